@@ -35,11 +35,11 @@ SEEDS = (1, 2, 3)
 WORLD_SIZE = 2
 STEPS = 2000
 LAST_STEPS = 100
-"""The result of a run is the mean loss of so many steps at its end."""
+"""The result of a run is the mean loss of this many steps at its end."""
 BLOCK_STEPS = 50
-"""A curve is kept as means of so many steps."""
+"""A curve is kept as means over this many steps."""
 ALLOWED_RATIO = 0.01
-"""Of plain's loss; or the distance between plain's best and worst seed, where that is larger. Fixed beforehand."""
+"""Share of plain's loss, or the distance between plain's best and worst seed where that is larger; fixed beforehand."""
 LENGTH, BATCH, WIDTH, HEADS, LAYERS = 64, 4, 96, 3, 2
 HELD_OUT_BATCHES = 64
 CORPUS_BYTES = 8_000_000
@@ -47,18 +47,18 @@ LEARNING_RATE = 2e-3
 WARM_UP_STEPS = 100
 LEAST_RATE_RATIO = 0.1
 LIMIT_S = 3600.0
-"""A run that takes longer is ended, and nothing of it is kept."""
+"""A run that takes longer is stopped, and none of it is kept."""
 
 COMPRESS, LOCAL = "compress-gradients", "local-updates"
-"""The second is gone since these runs, and so is PowerSGD: their rows stay as they were measured."""
+"""The second was removed after these runs, and so was PowerSGD: their rows stay as they were measured."""
 DILOCO = {"outer": "nesterov", "steps": 10, "outer_rate": 0.7, "outer_momentum": 0.9}
 """The outer optimizer of the paper (arXiv 2311.08105, which makes 500 steps between exchanges)."""
 WARM_UP = {"warm_up_steps": 500}
-"""A quarter of the run. Chosen on seeds 11 and 12, as top-k's 100 steps: no run of the seeds that judge was seen."""
+"""A quarter of the run. Chosen on seeds 11 and 12, like top-k's 100 steps: no run of the judging seeds was used."""
 OWN_MOMENTUM = {"most_momentum": 0.999}
-"""The optimizer keeps its beta1 beside top-k."""
+"""The optimizer keeps its beta1 with top-k."""
 BETAS: Mapping[str, tuple[float, float]] = {"plain, beta1 0": (0.0, 0.999)}
-"""AdamW's, where they are not (0.9, 0.999)."""
+"""AdamW's betas, where they are not (0.9, 0.999)."""
 METHODS: Mapping[str, tuple[str, Mapping[str, Any]] | None] = {
     "plain": None,
     "bf16": (COMPRESS, {"method": "bf16"}),
@@ -89,7 +89,7 @@ METHODS: Mapping[str, tuple[str, Mapping[str, Any]] | None] = {
     "SGD, top-k 1 %, momentum before": (COMPRESS, {"method": "topk", "ratio": 0.01}),
 }
 SGD_RATE, SGD_MOMENTUM = 0.1, 0.9
-"""Of the rows whose names begin with SGD, which stand beside its own plain training; a first guess, on seed 11."""
+"""For the rows whose names begin with SGD, which are compared with plain SGD training; a first guess, on seed 11."""
 
 
 # One rank of one run.
@@ -216,13 +216,13 @@ def train_rank(method: str, seed: int, out: Path) -> None:
 
 
 def read_sent_bytes() -> int | None:
-    """What this rank's interface has sent, headers included; None where it has none of its own."""
+    """Bytes that this rank's interface has sent, headers included; None where it has no interface of its own."""
     name = os.environ.get("GLOO_SOCKET_IFNAME")
     return int(Path(f"/sys/class/net/{name}/statistics/tx_bytes").read_text()) if name else None
 
 
 def rate_at(step: int) -> float:
-    """Part of the learning rate: a linear start, then a straight way down."""
+    """Factor of the learning rate: a linear start, then a linear decay."""
     if step < WARM_UP_STEPS:
         return (step + 1) / WARM_UP_STEPS
     return max(LEAST_RATE_RATIO, 1.0 - (1.0 - LEAST_RATE_RATIO) * (step - WARM_UP_STEPS) / (STEPS - WARM_UP_STEPS))
@@ -276,12 +276,12 @@ def run_once(method: str, seed: int) -> Row:
 
 
 def plain_of(method: str) -> str:
-    """The plain training that a method stands beside: that of its optimizer."""
+    """The plain training that a method is compared with: that of its optimizer."""
     return "SGD, plain" if method.startswith("SGD") else "plain"
 
 
 def allowed_loss(result: Mapping[str, Any], method: str = "plain") -> float:
-    """How much above plain's mean a method's mean may lie."""
+    """How far a method's mean may be above plain's mean."""
     losses = losses_of(result, plain_of(method))
     return max(result["allowed_ratio"] * statistics.fmean(losses), max(losses) - min(losses))
 
@@ -291,14 +291,14 @@ def losses_of(result: Mapping[str, Any], method: str, key: str = "last_loss") ->
 
 
 def above_plain(result: Mapping[str, Any], method: str) -> float:
-    """The mean difference to plain, seed by seed, as a part of plain's loss there."""
+    """The mean difference from plain, seed by seed, as a share of plain's loss there."""
     plain = {row["seed"]: row["last_loss"] for row in result["rows"] if row["method"] == plain_of(method)}
     pairs = [(row["last_loss"], plain[row["seed"]]) for row in result["rows"] if row["method"] == method]
     return sum(own - base for own, base in pairs) / sum(base for _, base in pairs)
 
 
 def sent_ratio(result: Mapping[str, Any], method: str) -> float | None:
-    """Bytes sent in a run, of what plain training sent; None where either was not counted."""
+    """Bytes sent in a run, as a share of plain training's; None where either was not counted."""
     own, plain = (
         [row["sent_bytes"] for row in result["rows"] if row["method"] == one and row.get("sent_bytes") is not None]
         for one in (method, "plain, again")
@@ -340,16 +340,16 @@ def draw_page(result: Mapping[str, Any]) -> str:
         f"library's sources, on {result['world_size']} gloo ranks with {result['batch_size']} windows of "
         f"{result['length']} bytes each, for {result['steps_count']:,} steps of AdamW. Seed by seed, all methods start "
         "from the same weights, see the same tokens and have the same hyperparameters, which were chosen for plain "
-        f"training. Rows whose names begin with SGD train with it instead, rate {SGD_RATE}, momentum {SGD_MOMENTUM}, "
-        "and stand beside its plain training. The *loss* is the mean of the last "
+        f"training. Rows whose names begin with SGD use SGD, with rate {SGD_RATE} and momentum {SGD_MOMENTUM}, "
+        "and are compared with plain SGD training. The *loss* is the mean of the last "
         f"{result['last_steps_count']} steps over both ranks; *held out* is the loss on text that was not trained on.",
         "",
-        f"A method passes if its mean loss lies at most {allowed_loss(result):.4f} above plain's: "
+        f"A method passes if its mean loss is at most {allowed_loss(result):.4f} above plain's: "
         f"{result['allowed_ratio']:.0%} of it, or the distance between plain's best and worst seed, whichever is "
         "larger. The limit and all settings were fixed before the runs. "
         f"{len(rows)} of {result['wanted_count']} runs are finished; *above plain* compares equal seeds. *Sent* is "
-        "what a rank's interface sent in the whole run, warm-up and headers included, of plain's; the first runs "
-        "did not count it.",
+        "what a rank's interface sent in the entire run, warm-up and headers included, relative to plain; the first "
+        "runs did not count it.",
         "",
         "| method | "
         + " | ".join(f"seed {seed}" for seed in seeds)
@@ -374,18 +374,18 @@ def draw_page(result: Mapping[str, Any]) -> str:
 
 
 def explain_momentum(result: Mapping[str, Any]) -> list[str]:
-    """Why top-k lost with the optimizer's momentum, in the figures of the rows."""
+    """Why top-k had a higher loss with the optimizer's momentum, in the figures of the rows."""
     names = ("top-k 1 %", "top-k 1 %, beta1 0", "plain, beta1 0")
     if any(not losses_of(result, name) for name in names):
         return []
     late, mended, control = (f"{above_plain(result, name):+.1%}" for name in names)
     counted = len(losses_of(result, names[-1]))
     return [
-        "Why top-k lost: what it does not send arrives in a later step, and a momentum in the optimizer makes it act "
-        "later still; meanwhile the ranks collect gradients of weights that have not moved, and send too much. With "
-        f"AdamW's beta1 of 0.9 it ended {late} from plain's loss, with beta1 0 {mended}. beta1 0 alone is no gain: "
-        f"plain training ended {control} with it ({counted} of {result['seeds_count']} seeds). "
-        "hotloop therefore steps with beta1 0 beside top-k. Rows that do not name beta1 have 0.9.",
+        "Why top-k had a higher loss: the gradients that it does not send arrive in a later step, and a momentum in "
+        "the optimizer delays their effect further. Meanwhile the ranks collect gradients of weights that have not "
+        f"moved, and send too much. AdamW's beta1 of 0.9 ended {late} from plain's loss, and beta1 0 {mended}. "
+        f"beta1 0 alone is not better: plain training ended {control} ({counted} of {result['seeds_count']} seeds). "
+        "hotloop therefore steps with beta1 0 under top-k. Rows that do not name beta1 have 0.9.",
         "",
     ]
 

@@ -1,4 +1,4 @@
-"""What techniques win and cost on a CUDA device -> gpu_techniques.json in $OUT, or in benchmarks/results.
+"""What techniques save and cost on a CUDA device -> gpu_techniques.json in $OUT, or in benchmarks/results.
 
 Run by scripts/gpu.sh; torch and the standard library only. Without a device it says so and writes nothing. Variants
 alternate in rounds; times are medians of device time between events (of the clock on a CPU, where only tests run it).
@@ -373,15 +373,15 @@ def measure_all(
     budget_s: float = BUDGET_S,
     keep: Callable[[Figures], None] = lambda found: None,
 ) -> Figures:
-    """Every measure by name; one that fails, or that the time does not reach, says so in its place.
+    """Every measure by name; a measure that fails, or that there is no time for, says so in its place.
 
-    ``keep`` gets what there is after each.
+    ``keep`` gets the results so far after each.
     """
     began = time.perf_counter()
     found: Figures = {}
     for name in names:
         if time.perf_counter() - began > budget_s:
-            found[name] = {"failed": f"not begun: {budget_s:g} s were over"}
+            found[name] = {"failed": f"not begun: {budget_s:g} s had passed"}
             continue
         started = time.perf_counter()
         try:

@@ -1,6 +1,6 @@
-"""The choice of how to send gradients, forecast beside measured, at three rates of a link -> results/link_choice/.
+"""The choice of how to send gradients, forecast and measured, at three rates of a link -> results/link_choice/.
 
-    python benchmarks/link_choice.py costs                      CPU time of each way of sending beside plain DDP's
+    python benchmarks/link_choice.py costs                      CPU time of each way of sending, and of plain DDP's
     python benchmarks/link_choice.py rate --rate 100mbit        every way side by side on a link of this rate
 
 `rate` needs root: two network namespaces (tests/zoo/shaped_link.py). It first measures the link as `hotloop bench comm`
@@ -42,7 +42,7 @@ PASSES = {
     "100mbit-second": "100 Mbit/s, second pass",
 }
 HEAD = """\
-# The choice by link, forecast beside measured
+# The choice by link, forecast and measured
 
 How `core/link_choice.py` would send the gradients of a 25-million-parameter transformer between two gloo ranks, and how
 long a step of each way took: batch 1 x 128 tokens, SGD, one thread a rank, all ways side by side in turns on one shaped
@@ -55,9 +55,9 @@ int8; their forecasts have today's costs. Drawn from `benchmarks/results/link_ch
 """
 SENDER = "compress-gradients"
 GONE = ("local-updates", "powersgd")
-"""Ways that were measured, and are offered no more."""
+"""Ways that were measured, but are no longer offered."""
 BUSY_LOAD = 1.0
-"""Processes that want a core beside the benchmark, from which on its page calls the cores busy."""
+"""Processes that want a core in addition to the benchmark; from this number on, its page calls the cores busy."""
 WITHIN_RATIO = 0.1
 """A choice is right where it takes at most this much longer than the quickest of SAFE_WAYS that was measured."""
 
@@ -95,7 +95,7 @@ def measure_rate(rate: str, rounds: int) -> dict[str, Any]:
 
 
 def judge_rate(found: dict[str, Any]) -> dict[str, Any]:
-    """Forecast beside measured for every way, the choice, and whether it was right. Steps: the least of each way."""
+    """Forecast and measurement of every way, the choice, and whether it was right. Steps: the least of each way."""
     fit = LinkFit(**found["link"])
     steps = {way: _least(found["rows"], way) for way in dict.fromkeys(row["way"] for row in found["rows"])}
     alone_ns = steps["no exchange"]
@@ -163,7 +163,7 @@ def draw_page(folder: Path) -> str:
             f"{one['date']}, load {one['load']:.1f} on two cores ({state}). Measured link: "
             f"{format_byte_rate(link['bytes_per_s'])}, latency {link['latency_ns'] / 1e3:.0f} µs. Chosen: "
             f"**{judged['picked']}**; quickest: {judged['best']}; the choice was **{verdict}**.\n",
-            "| way | step, forecast | step | speed-up, forecast | speed-up | n |",
+            "| way | step, forecast | step | speedup, forecast | speedup | n |",
             "|---|---|---|---|---|---|",
         ]
         for row in judged["ways"]:
@@ -175,7 +175,7 @@ def draw_page(folder: Path) -> str:
         lines.append("")
     lines += [
         "## Cost of compressing\n",
-        f"CPU time beside a plain exchange, one thread, {costs['elements'] / 1e6:.0f} million elements, least of "
+        f"CPU time on top of a plain exchange, one thread, {costs['elements'] / 1e6:.0f} million elements, least of "
         f"{len(costs['times_ns_per_element']['none'])}, {costs['date']}, load {costs['load']:.1f}.\n",
         "| way | ns per element |",
         "|---|---|",

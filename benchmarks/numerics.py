@@ -208,7 +208,7 @@ def outside_spread(baselines: Sequence[Sequence[float]], treated: Sequence[Seque
 
 
 class Baselines(Mapping[tuple[str, int], Run]):
-    """Runs without a technique, by fixture and seed; made when they are asked for, kept beside the result."""
+    """Runs without a technique, by fixture and seed; made on demand, and stored with the result."""
 
     def __init__(self, folder: Path, steps: int | None, world_size: int) -> None:
         self._folder, self._steps, self._world_size = folder, steps, world_size
@@ -307,17 +307,17 @@ def summarize(result: Mapping[str, Any]) -> str:
         f"losses within {result['rounding_factor']} times the rounding error that the training has without it, which "
         "is the largest "
         "difference between its losses in float32 and in float64 up to that step, over "
-        f"{result['reordered_steps']} steps (the part of it that was needed stands behind the class). These beyond, "
+        f"{result['reordered_steps']} steps (the share of the limit that was needed follows the class). Beyond these, "
         f"`resampled` and `lossy`: in every block of {BLOCK_STEPS} steps the mean over {result['treated_seeds']} seeds "
-        f"lies within the range of {result['baseline_seeds']} seeds without it.",
+        f"is within the range of {result['baseline_seeds']} seeds without it.",
         "",
         f"{result['machine']}, torch {result['torch']}, {result['date']}; {minutes:.0f} minutes of a busy machine for "
         f"the {len(parts)} results below. Where a technique left all trainings alone, its own words say why. "
         "A result is made anew when the technique's file changes, so that the rows are of several commits; the raw "
         "table names each one's source by its hash.",
         "",
-        "The trainings are smooth, without ReLU. Where an input lies within a rounding of its kink, another order of "
-        "summing flips it, and the losses part by more than roundings: under channels_last on 2 ranks one of 24,832 "
+        "The trainings are smooth, without ReLU. Where an input is within a rounding error of a kink, another order of "
+        "summing flips it, and the losses diverge by more than rounding: under channels_last on 2 ranks one of 24,832 "
         "inputs did so in step 5 of one seed of three, and a loss that had been 1e-7 away was 2e-5 away in step 14.",
         "",
         "| technique | class | 1 rank | 2 ranks |",

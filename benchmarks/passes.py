@@ -26,7 +26,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 QUIET_LOAD = 0.5
-"""Processes that want a core beside a benchmark, from which on it says that the machine is busy."""
+"""Processes that want a core in addition to a benchmark, from which it says that the machine is busy."""
 WHERE = ("commit", "date", "machine")
 T_975 = (12.7, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20)
 """Student's t for an interval of 95 %, of 1, 2 ... degrees of freedom."""
@@ -83,7 +83,7 @@ def read_rows(table: Mapping[str, Any]) -> list[Row]:
 
 
 def write_table(path: Path, rows: Sequence[Row], head: Mapping[str, Any] | None = None) -> None:
-    """Replaces the file in one move. What the last measured row says of its place stands before all rows."""
+    """Replaces the file in one move. The commit, date and machine of the last measured row come before all rows."""
     newest = max(rows, key=lambda row: str(row["date"]))
     place = {key: newest[key] for key in WHERE}
     kept = [{key: value for key, value in row.items() if key not in place or place[key] != value} for row in rows]

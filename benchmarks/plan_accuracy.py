@@ -402,7 +402,7 @@ def draw_page(content: Mapping[str, Any]) -> str:
         "`benchmarks/published`). The constants of `src/hotloop/ahead/plan/efficiency.toml` were fitted on few rows,",
         "by `benchmarks/plan_fit.py`; the tables below say which. A row of llm-foundry is predicted by constants that",
         "were fitted without its family; of the other sources the rows that were not fitted count. Errors are of the",
-        "unit that the source prints. Misses stand as they are.",
+        "unit that the source prints. Misses are listed as they are.",
         "",
         f"Computed {content['date']}, commit {content['commit']}, {content['machine']}.",
         "",

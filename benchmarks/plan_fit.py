@@ -52,7 +52,7 @@ MEANINGS = {
     "between_ratio": "not fitted: protocol and headers",
 }
 HOLD = 0.1
-"""Weight of a constant's distance from its start, beside a row's."""
+"""Weight of a constant's distance from its start, relative to a row's."""
 FIRM = {"product_ratio": 0.5, "fp8_ratio": 0.3, "backward_ratio": 1.0}
 SOURCE_LIMIT = 10
 """A source with more rows counts as much as one with so many."""
@@ -169,7 +169,7 @@ def draw(constants: Constants, rows: Sequence[Row], errors: Mapping[str, Mapping
     lines = [
         "# Written by `make plan-accuracy`. The rows are those of benchmarks/published, chosen by plan_fit.py.",
         "",
-        "# What a constant was fitted on, by the name that stands beside it: sources and how many rows of each.",
+        "# What a constant was fitted on, by the name next to it: sources and how many rows of each.",
         "[rows]",
         *(f'{name} = "{counts}"' for name, counts in sets.items()),
         "",

@@ -1,6 +1,6 @@
-"""Forecast every published memory row and write what was predicted beside what was published (docs/plan.md).
+"""Forecast every published memory row and write the prediction next to the published value (docs/plan.md).
 
-The rows are those of benchmarks/published, facts with citations. One that cannot be forecast has its reason.
+The rows are those of benchmarks/published, facts with citations. A row that cannot be forecast has its reason.
 A family on which a constant was set is marked as used; error bars come from the others.
 """
 

@@ -1,4 +1,4 @@
-"""Predicted memory of models beside what their real steps allocate (docs/plan-module.md).
+"""Predicted memory of models next to what their real steps allocate (docs/plan-module.md).
 
 `cpu` compares, for each model, precision and optimizer, the peak that fake tensors predict with the peak of
 torch.profiler's memory events on the real step, each in a process of its own. `unseen` does the same with six models

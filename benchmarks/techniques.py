@@ -1,4 +1,4 @@
-"""What techniques win and cost on this machine: the rows of docs/claims.md.
+"""What techniques save and cost on this machine: the rows of docs/claims.md.
 
     python benchmarks/techniques.py [CASE ...]    what the table lacks, or these again (`make techniques`)
 
@@ -258,7 +258,7 @@ def measure_compile() -> list[Row]:
     return [
         {
             "id": "compiled",
-            "claim": "torch.compile wins 10-50 %",
+            "claim": "torch.compile gains 10-50 %",
             "target": ">= 2.0x",
             "verdict": verdict(speed, 2.0),
             "what": "bf16-autocast + fused-optimizer + torch.compile against fp32",
@@ -267,7 +267,7 @@ def measure_compile() -> list[Row]:
         },
         {
             "id": "compile-alone",
-            "claim": "torch.compile wins 10-50 %",
+            "claim": "torch.compile gains 10-50 %",
             "what": "torch.compile on top of bf16 and fused",
             "target": None,
             "verdict": None,
@@ -279,7 +279,7 @@ def measure_compile() -> list[Row]:
 
 
 def break_even(eager_s: Sequence[float], ratio: Row, compile_s: float, compile_cpu_s: float, base: str) -> Row:
-    """Steps until the compilation's CPU time is won back, at the ratio and at both ends of its interval.
+    """Steps until the compilation's CPU time has paid for itself, at the ratio and at both ends of its interval.
 
     CPU time on both sides, all processes and threads: waiting for other work on the machine is in neither.
     """
@@ -375,7 +375,7 @@ def measure_recompute() -> list[Row]:
             "verdict": None,
             "what": "CPU time of a step with save_on_cpu, over none",
             **ratio_of(times["offload"]["step"], times["plain"]["step"]),
-            "note": "save_on_cpu copies nothing that lies on the CPU: this is the cost of the hooks alone",
+            "note": "save_on_cpu copies nothing that is on the CPU: this is the cost of the hooks alone",
         }
     )
     return rows

@@ -1,4 +1,4 @@
-"""What busy cores do to forecasts and to what fixes win: known scripts, quiet and loaded in turn -> docs/under_load.md.
+"""What busy cores do to forecasts and to savings: known scripts, quiet and loaded in turn -> docs/under_load.md.
 
     python benchmarks/under_load.py [--limit N]   score what is left of both sets
     python benchmarks/under_load.py --summarize   draw the page again from its tables
@@ -36,23 +36,26 @@ PAGE = ROOT / "docs" / "under_load.md"
 SCRATCH = ROOT / ".passes" / "under_load"
 SEED = 0
 LOAD = 2
-"""Busy processes beside the loaded runs: as many as cores here."""
+"""Busy processes during the loaded runs: as many as cores here."""
 LEAST_RATIO = 0.05
-"""Of what was told or won on quiet cores, from which its ratio to the loaded one means something."""
+"""The least forecast or realized saving on quiet cores for which its ratio to the loaded one means something."""
 SIDES = ("quiet", "loaded")
 PYTHON = ROOT / ".venv-frameworks" / "bin" / "python"
 
 ABOUT = f"""\
-Known scripts with a planted fault, each quiet and beside {LOAD} processes that are busy for random times (half of the
-time on average), in turn. On each side one run under `hotloop run` states the forecast; then one run of the script and
-one of its mended twin state what the fix wins. One run each, so that a single row says little: the medians over all
-scripts are the result, with the 95 % interval that order statistics give. Settled before the pass: load "halves"
-something where the interval of the median ratio holds 0.5 and not 1.
+Known scripts with a planted fault, in turn on quiet cores and with {LOAD} processes that are busy for random times
+(half of the time on average). On each side, one run under `hotloop run` gives the forecast; then one run of the script
+and one run of its mended twin give what the fix saves. There is one run of each, so a single row says little: the
+medians over all scripts are the result, with the 95 % interval from order statistics. It was settled before the pass:
+load "halves" something where the interval of the median ratio holds 0.5 and not 1.
 
 `make under-load` makes a pass. Ratios are of rows where the quiet side has at least {LEAST_RATIO:.2f}. A script whose
 planted fault was not named on a side has no forecast there (-).
 """
-HEAD = ("script", "planted", "told quiet", "told loaded", "won quiet", "won loaded", "others' share", "remarks")
+HEAD = (
+    "script", "planted", "forecast quiet", "forecast loaded", "realized quiet", "realized loaded", "others' share",
+    "remarks",
+)  # fmt: skip
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -116,7 +119,7 @@ def score_one(bench: fresh.Pass, one: fresh.Fresh, order: Sequence[str]) -> dict
 
 @contextlib.contextmanager
 def busy(count: int) -> Iterator[None]:
-    """Processes beside, each busy for random times, half of the time on average."""
+    """Run extra processes, each busy for random times, half of the time on average."""
     workers = [multiprocessing.Process(target=_be_busy, args=(seed,), daemon=True) for seed in range(count)]
     for worker in workers:
         worker.start()
@@ -168,7 +171,7 @@ def draw_page(tables: Sequence[Table]) -> str:
 
 
 def read_savings(row: Mapping[str, Any], side: str) -> tuple[float | None, float | None]:
-    """What was told and what was won on one side of a row, as ratios of the time per unit; None where not known."""
+    """Forecast and realized saving on one side of a row, as ratios of the time per unit; None where not known."""
     if row["status"] != "done":
         return None, None
     one = fresh.judge_row(row | row[side])
@@ -177,7 +180,7 @@ def read_savings(row: Mapping[str, Any], side: str) -> tuple[float | None, float
 
 def _draw_medians(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     lines = ["| loaded over quiet | rows | median | 95 % interval | |", "|---|---|---|---|---|"]
-    for name, index in (("forecast", 0), ("saving won", 1)):
+    for name, index in (("forecast", 0), ("realized saving", 1)):
         pairs = [(read_savings(row, "quiet")[index], read_savings(row, "loaded")[index]) for row in rows]
         ratios = sorted(b / a for a, b in pairs if a is not None and b is not None and a >= LEAST_RATIO)
         lines.append(fresh.draw_cells((name, len(ratios), *_describe_median(ratios))))
@@ -196,7 +199,7 @@ def _describe_median(ratios: Sequence[float]) -> tuple[str, str, str]:
 
 
 def median_rank(count: int, level: float = 0.95) -> int | None:
-    """How many values lie outside the interval of a median on each side; None where too few values have one.
+    """How many values are outside the interval of a median on each side; None where too few values have one.
 
     The largest k with P(fewer than k + 1 of ``count`` fair coins show heads) <= (1 - level) / 2.
 

@@ -78,7 +78,7 @@ def find_missing(path: Path) -> list[str]:
 
 
 def draw(root: Path, name: str) -> str:
-    """The text of a page: all of it, or what stands in it with its passages drawn again."""
+    """The text of a page: the entire page, or the existing page with its passages drawn again."""
     raw = root / "benchmarks" / "results"
     if name in PAGES:
         return PAGES[name](raw)
@@ -189,7 +189,7 @@ PASSAGES: dict[tuple[str, str], Callable[[Any], str]] = {
     ("docs/plan-module.md", "plan/modules_fresh.json"): plan_modules.draw_passage,
     ("docs/trainer.md", "preemption.json"): preemption.draw_passage,
 }
-"""Page and table -> what stands between the page's marks."""
+"""Page and table -> the text between the page's marks."""
 
 
 if __name__ == "__main__":

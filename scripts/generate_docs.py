@@ -257,7 +257,7 @@ def _mark(one: Rule) -> str:
 
 
 def needs_device_timeline(one: Rule) -> bool:
-    """Whether the rule can only be skipped: its function answers nothing else."""
+    """Whether the rule can only be skipped: its function returns nothing else."""
     return get_type_hints(one.judge)["return"] is Skipped
 
 

@@ -117,7 +117,7 @@ def test_a_kept_trace_that_cannot_be_read_costs_a_line(tmp_path: Path) -> None:
     (tmp_path / "traces" / "rank0.json").write_text("{")
     report = report_of(40, folder=tmp_path)
     assert report.device is None
-    assert any("the recorded traces could not be analysed" in one.message for one in report.health)
+    assert any("the recorded traces could not be analyzed" in one.message for one in report.health)
 
 
 def test_a_process_that_the_kernel_killed_for_memory_is_told_with_what_it_held() -> None:

@@ -1,4 +1,4 @@
-"""Marks in a training loop -> where its steps go (Monitor); also ``profile`` and ``watch``, the one-line ways in."""
+"""Marks in a training loop -> where its steps go (Monitor); also ``profile`` and ``watch``, at one line each."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ Readings = dict[str, int | None]
 class Monitor:
     """Times the phases that you mark, on the host and, where CUDA is in use, on the device's stream.
 
-    ``warmup_steps`` steps at the beginning are in no figure. ``device`` is found by itself when CUDA is in use; give
+    No figure includes the first ``warmup_steps`` steps. ``device`` is found automatically when CUDA is in use; give
     ``"cpu"`` to time the host alone. Phases between two steps belong to the step that follows. Phases on other
-    threads run beside the steps and are listed apart. ``clock`` gives ns; ``write`` takes the text of ``end_epoch``
+    threads overlap with the steps and are listed apart. ``clock`` gives ns; ``write`` takes the text of ``end_epoch``
     (default: standard output).
 
     >>> monitor = Monitor(warmup_steps=0, device="cpu")
@@ -101,7 +101,7 @@ class Monitor:
         return Phase(self, name)
 
     def batches(self, source: Iterable[T], name: str = "data") -> Iterator[T]:
-        """The items of ``source``; the wait for each is a phase."""
+        """The items of ``source``; waiting for each is a phase."""
         iterator = iter(source)
         while True:
             with Phase(self, name):
@@ -112,7 +112,7 @@ class Monitor:
             yield item
 
     def start_step(self) -> None:
-        """A step begins; a step that ``start_step`` began before ends here."""
+        """Begin a step; a step that an earlier ``start_step`` began ends here."""
         stack = self._claim()
         if stack.in_step:
             self._finish(stack.end_step())
@@ -121,12 +121,12 @@ class Monitor:
         stack.begin_step()
 
     def end_step(self) -> None:
-        """The step ends."""
+        """End the step."""
         self._finish(self.stack().end_step())
 
     @contextmanager
     def step(self) -> Iterator[None]:
-        """``start_step`` and ``end_step`` around a block. A step that an exception leaves is not counted."""
+        """``start_step`` and ``end_step`` around a block. A step that ends with an exception is not counted."""
         stack = self._claim()
         if stack.in_step:
             raise UsageError("a step started inside a step; end the first one")
@@ -143,7 +143,7 @@ class Monitor:
         self.end_step()
 
     def record_metric(self, name: str, value: Any) -> None:
-        """Keep a number, such as the loss. A tensor on a device is copied without waiting, and counted later."""
+        """Record a number, such as the loss. A tensor on a device is copied without waiting, and counted later."""
         is_there, number = self._scalars.read(name, value)
         if not is_there:
             return
@@ -157,11 +157,11 @@ class Monitor:
     # -- reading --------------------------------------------------------------------------------------------------
 
     def summary(self) -> MonitorSummary:
-        """All steps so far but the warm-up. May be called at any time, from any thread."""
+        """All steps so far except the warm-up. May be called at any time, from any thread."""
         return self._summarize(self._in_all, None, judge=True)
 
     def end_epoch(self) -> MonitorSummary:
-        """The steps since the last epoch ended; printed on rank 0 with suggestions. An open step ends first."""
+        """End the epoch and return its steps; printed on rank 0 with suggestions. An open step ends first."""
         if self.stack().in_step:
             self.end_step()
         self._epoch += 1
@@ -217,7 +217,7 @@ class Monitor:
         return self._owner_stack
 
     def left_phase(self, stack: SpanStack) -> None:
-        """After every phase: on other threads than the steps' its time is booked at once."""
+        """After every phase: on threads other than the steps', its time is booked immediately."""
         if stack.open or threading.get_ident() == self._owner:
             return
         record, stack.record = stack.record, StepRecord()
@@ -253,7 +253,7 @@ class Monitor:
             self._collect()
 
     def _collect(self) -> None:
-        """What the device has finished since; only on the steps' thread, and never waiting."""
+        """Collect what the device has finished; only on the steps' thread, and never waiting."""
         if threading.get_ident() != self._owner:
             return
         if self._pool is not None:
@@ -269,7 +269,7 @@ class Monitor:
             totals.add_metric(name, value)
 
     def _look_at_torch(self) -> None:
-        """Once torch is there: know when it compiles; once CUDA is in use: time its stream. Never initialises CUDA."""
+        """Once torch is there: know when it compiles; once CUDA is in use: time its stream. Never initializes CUDA."""
         torch = sys.modules.get("torch")
         if torch is None:
             return
@@ -282,7 +282,7 @@ class Monitor:
             self._pool = cuda_event_pool(index, POOL_PAIRS)
 
     def after_fork(self) -> None:
-        """In a forked child: CUDA cannot be used there, and locks and open phases were the parent's."""
+        """In a forked child: CUDA cannot be used there, and locks and open phases belonged to the parent."""
         self._lock = threading.Lock()
         self._local = threading.local()
         self._owner, self._owner_stack = threading.get_ident(), None
@@ -290,7 +290,7 @@ class Monitor:
 
 
 class Phase(ContextDecorator):
-    """What ``Monitor.phase`` gives: a context manager and a decorator, reusable and nestable."""
+    """The object that ``Monitor.phase`` returns: a context manager and a decorator, reusable and nestable."""
 
     def __init__(self, monitor: Monitor, name: str) -> None:
         self._monitor = monitor
@@ -327,11 +327,11 @@ class Watch:
 
     @property
     def command(self) -> str:
-        """What to type in a shell to see the report."""
+        """The shell command that shows the report."""
         return f"hotloop report {self.folder}"
 
     def report(self) -> Report:
-        """The report of what was recorded so far, by all processes of the run."""
+        """The report of everything recorded so far, by all processes of the run."""
         from hotloop.agent.attach.watching import refresh
 
         refresh()
@@ -358,9 +358,9 @@ def watch(
 ) -> Watch:
     """Observe this process's training from here on, as ``hotloop run`` does, into a folder under ``.hotloop/``.
 
-    Call it anywhere in the script or notebook, best before the objects of the training are built: their lines are
-    then known. Calling it again, or under ``hotloop run``, changes nothing and answers the same recording. ``trace``
-    ('wait:warmup:active[:repeat]'), ``trace_ranks`` and ``nvtx`` are the options of ``hotloop run``.
+    Call it anywhere in the script or notebook, ideally before the objects of the training are built, so that their
+    lines are known. Calling it again, or under ``hotloop run``, changes nothing and returns the same recording.
+    ``trace`` ('wait:warmup:active[:repeat]'), ``trace_ranks`` and ``nvtx`` are the options of ``hotloop run``.
     """
     from hotloop.agent.attach.watching import begin_watching
 
@@ -408,7 +408,7 @@ def _judge_steps(
 ) -> tuple[tuple[Finding, ...], tuple[Skipped, ...], str | None]:
     """Findings, skipped rules, and why there is nothing to judge.
 
-    With a device the steps are those of its stream: the host only queues there, and its own times say little.
+    With a device, the steps are those of its stream: the host only queues work there, and its own times say little.
     """
     from hotloop.evidence.analyze.by_hand import FEWEST_STEPS, MarkedStep, analyze_marked_steps, phase_of
 

@@ -73,7 +73,7 @@ def test_a_training_that_saves_at_the_signal_loses_nothing(folder: Path) -> None
 def test_a_training_that_starts_again_beside_its_checkpoint_fails(folder: Path) -> None:
     code, report = drill(folder, "never loads", "out/a.pt", signal="KILL")
     assert (code, report["verdict"], report["interval_steps"]) == (1, "fail", 5)
-    assert "from the beginning beside a checkpoint" in report["reason"]
+    assert "from the beginning although there is a checkpoint" in report["reason"]
     assert report["signals"][0]["exit_code"] == 137
     assert not (folder / "out").exists()
     assert main(["report", "drill.json", "--format", "junit"]) == 0

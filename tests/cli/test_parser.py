@@ -77,6 +77,6 @@ def test_a_folder_that_was_deleted_is_one_line(
     gone.rmdir()
     assert main(words) == 2
     captured = capsys.readouterr()
-    assert (captured.out, captured.err) == ("", "hotloop: the current folder no longer exists; cd to one that does\n")
+    assert (captured.out, captured.err) == ("", "hotloop: the current folder no longer exists; cd to another one\n")
     with pytest.raises(SystemExit, match="0"):
         main(["--version"])

@@ -62,7 +62,7 @@ def test_a_killed_uploader_costs_neither_the_training_nor_a_row(tmp_path: Path) 
     ran.stderr.close()
     assert ran.returncode == 0
     assert killed
-    assert said.splitlines()[-1].endswith(f"rows are there: hotloop report {tmp_path}/store")
+    assert said.splitlines()[-1].endswith(f"rows arrived; to see the report: hotloop report {tmp_path}/store")
     folder = fetch_run(f"{tmp_path}/store", tmp_path / "cache")
     (here,) = (path for path in (tmp_path / ".hotloop").iterdir() if path.is_dir())
     assert count_ranks(folder) == count_ranks(here)
@@ -81,7 +81,7 @@ def test_a_dead_endpoint_costs_a_bounded_wait_and_says_what_to_type(tmp_path: Pa
     assert all("hotloop upload" not in one["message"] for one in ran.seen["health"])  # not counted before the end
     *_, line = ran.stderr.splitlines()
     assert "152 of 152 rows, in" in line
-    assert line.endswith(f"it is kept here, and goes on with: hotloop upload {ran.run_folder.name} s3://runs/one")
+    assert line.endswith(f"it is kept here; to continue: hotloop upload {ran.run_folder.name} s3://runs/one")
     assert json.loads((ran.run_folder / "upload.json").read_text())["lost_rows_count"] == 152
 
 
@@ -89,7 +89,7 @@ def test_a_dead_endpoint_costs_a_bounded_wait_and_says_what_to_type(tmp_path: Pa
     ("options", "words"),
     [
         (["--record", "s4://runs/one"], "fsspec knows no s4://; give a URL such as s3://bucket/run, or a folder"),
-        (["--record", "memory://one"], "what is in the memory of one process ends with it"),
+        (["--record", "memory://one"], "the memory of one process is gone when it ends"),
         (
             ["--record", "adl://one/two"],
             "needs adlfs, which is not installed; run: pip install 'hotloop[remote]' adlfs",

@@ -31,9 +31,9 @@ def raw(data: bytes, every_s: float = 0.0) -> Answer:
         (answer_with(401), "HTTP 401"),
         (answer_with(302, Location="http://127.0.0.1:9/steal"), r"the endpoint redirects \(HTTP 302\)"),
         (answer_with(307, Location="/again"), r"the endpoint redirects \(HTTP 307\)"),
-        (raw(b"\x00\xff garbage, no HTTP\r\n\r\n"), "the answer is no HTTP"),
-        (raw(b""), "closed|no HTTP|reset"),
-        (raw(b"HTTP/1.1 200 OK\r\n" + b"A: b\r\n" * 500), "the answer is no HTTP"),
+        (raw(b"\x00\xff garbage, no HTTP\r\n\r\n"), "the response is not HTTP"),
+        (raw(b""), "closed|not HTTP|reset"),
+        (raw(b"HTTP/1.1 200 OK\r\n" + b"A: b\r\n" * 500), "the response is not HTTP"),
     ],
 )
 def test_what_went_wrong_is_told_in_our_own_words(endpoint: Endpoint, answer: Answer, text: str) -> None:

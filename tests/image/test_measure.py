@@ -111,7 +111,7 @@ def test_without_base_image_no_second_is_stated(tmp_path: Path) -> None:
     assert found.proven is None
     text = render("terminal", found.report)
     assert "3 of 5 steps" in text
-    assert "without seconds" in text
+    assert "without timings" in text
 
 
 def test_a_file_that_does_not_build_is_the_users_to_mend(tmp_path: Path) -> None:

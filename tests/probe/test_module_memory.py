@@ -156,9 +156,9 @@ def test_a_mean_stands_for_a_loss_that_is_no_scalar() -> None:
     logits = torch.ones(2, 3, requires_grad=True)
     found, text = find_loss((logits, None))
     assert (found.item(), found.dim()) == (1.0, 0)
-    assert text == "the model returns no loss: the mean of its output [2, 3] stands for it"
+    assert text == "the model returns no loss: the mean of its output [2, 3] is used"
     found, text = find_loss({"logits": logits, "loss": logits.sum(1)})
-    assert (found.item(), text) == (3.0, "the output's own loss [2] is no scalar: its mean stands for it")
+    assert (found.item(), text) == (3.0, "the output's own loss [2] is not a scalar: its mean is used")
     with pytest.raises(BadRequest, match="returned tuple without a tensor that requires a gradient"):
         find_loss((logits.detach(), None))
 
@@ -175,7 +175,7 @@ def test_states_are_counted_to_the_byte_and_parts_sum_to_the_peak(script: Path) 
     backward = max(answer["peaks"], key=lambda one: one["by_category"].get("activations", 0))
     assert backward["by_category"]["activations"] >= 6 * 64 * 256 * 4
     assert any(one["line"].startswith("made.py:") for one in backward["largest"])
-    assert answer["notes"] == ["the model returns no loss: the mean of its output [64, 256] stands for it"]
+    assert answer["notes"] == ["the model returns no loss: the mean of its output [64, 256] is used"]
 
 
 def test_a_module_that_converts_itself_is_traced_in_its_dtype(script: Path) -> None:

@@ -157,7 +157,7 @@ def test_what_lies_elsewhere_under_the_url_is_left_out(store: Path) -> None:
     (store / "nodes" / "empty").mkdir()
     folder = fetch(store)
     assert [one.message for one in describe_fetch(folder)] == [
-        "'a b' was left out: it is no name of a node",
+        "'a b' was left out: it is not the name of a node",
         "node empty has no manifest: it ended before it could send one",
     ]
 

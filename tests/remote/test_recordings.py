@@ -62,7 +62,7 @@ def test_a_node_that_dies_leaves_what_it_had_uploaded(prompt: None, tmp_path: Pa
     folder = fetch_run(url, cache)
     assert count_ranks(folder) == {0: 400, 1: 300}
     (line,) = lines_of(folder)
-    assert "has not ended its upload" in line
+    assert "has not finished its upload" in line
     assert "(300 rows)" in line
     report = read_report(folder)
     assert [rank.rank for rank in report.ranks] == [0, 1]
@@ -155,7 +155,7 @@ def test_a_store_that_forgets_what_it_took_is_found_out(
             put(name, content)
 
     monkeypatch.setattr(uploader._store, "put", forget_one)
-    with pytest.raises(StoreError, match="lacks 1 blocks that it took"):
+    with pytest.raises(StoreError, match="lacks 1 blocks that it accepted"):
         uploader.upload(ended=True)
     assert "lacks 1 of" in lines_of(fetch_run(url, cache))[0]
     uploader.upload(ended=True)
@@ -244,7 +244,7 @@ class TestWhatIsLostIsCounted:
     def test_one_upload_of_a_folder_at_a_time(self, tmp_path: Path) -> None:
         from hotloop.core.errors import UsageError
 
-        with hold_folder(tmp_path), pytest.raises(UsageError, match="is being uploaded already"), hold_folder(tmp_path):
+        with hold_folder(tmp_path), pytest.raises(UsageError, match="is already being uploaded"), hold_folder(tmp_path):
             pass
 
 

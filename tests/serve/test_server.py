@@ -223,7 +223,7 @@ def test_ctrl_c_ends_it_at_once(tmp_path: Path, number: signal.Signals) -> None:
     stream.request("GET", "/runs/one/events", headers={"Cookie": cookie.partition(";")[0]})
     assert stream.getresponse().readline().startswith(b"data: ")
     process.send_signal(number)
-    assert process.communicate(timeout=5) == ("", "hotloop: press Ctrl-C to end\n")
+    assert process.communicate(timeout=5) == ("", "hotloop: press Ctrl-C to stop\n")
     assert process.returncode == 0
 
 

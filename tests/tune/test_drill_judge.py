@@ -55,7 +55,7 @@ SAVED = (span(10), span(20))
 RESTARTS = {
     "resumes at the last save": (whole(), cut(25, SAVED), observe(LOSSES[20:]), "pass", "step 20, 5 lost"),
     "saves at the signal": (whole(()), cut(25, (span(25, 0.4),)), observe(LOSSES[25:]), "pass", "0 lost"),
-    "starts again": (whole(), cut(25, SAVED), observe(LOSSES), "fail", "beside a checkpoint: all 25"),
+    "starts again": (whole(), cut(25, SAVED), observe(LOSSES), "fail", "although there is a checkpoint: all 25"),
     "never saved": (whole(()), cut(25), observe(LOSSES), "fail", "nothing had been saved"),
     "warm-up of one that never saves": (whole(()), cut(0), observe(LOSSES), "pass", "0 lost"),
     "loses two intervals": (whole(), cut(25, SAVED), observe(LOSSES[5:]), "fail", "at most 10"),
@@ -65,7 +65,7 @@ RESTARTS = {
     "other data": (whole(), cut(25, SAVED), observe(other(LOSSES[20:])), "fail", "other data"),
     "other seed": (whole(), cut(25, SAVED), observe(other(LOSSES)), "fail", "nothing was restored"),
     "crashes": (whole(), cut(25, SAVED), observe((), exit_code=1, last_line="EOFError"), "fail", "EOFError"),
-    "trains nothing": (whole(), cut(25, SAVED), observe(()), "fail", "trained nothing"),
+    "trains nothing": (whole(), cut(25, SAVED), observe(()), "fail", "did not train"),
     "trains beyond the end": (
         whole(), cut(25, SAVED), observe((*LOSSES[20:], 0.1, 0.1)), "fail", "trained to step 42",
     ),
@@ -110,7 +110,7 @@ def test_torn_files_matter_where_the_restart_does_not_cope() -> None:
     )
     moment = judge_moment(whole(), pair)
     assert moment.verdict == "pass"
-    assert moment.notes == ("a.pt cannot be read; the restart went on without", "left over: b")
+    assert moment.notes == ("a.pt cannot be read; the restart continued without them", "left over: b")
     crashed = replace(pair, again=observe((), exit_code=1, last_line="EOFError"))
     assert judge_moment(whole(), crashed).verdict == "fail"
 

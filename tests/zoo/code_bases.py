@@ -149,7 +149,7 @@ def _unit_ns(report: Mapping[str, Any], one: Mapping[str, Any]) -> float:
 
 def judge(row: Mapping[str, Any]) -> dict[str, Any]:
     """Of a finished row: whether the first fault is one of the planted ones (rule, and also place), how many were
-    named, what sound ones hear, and for each fault forecast and realised saving."""
+    named, which faults are reported for sound ones, and for each fault the forecast and realized saving."""
     faults, findings = row.get("fault", []), row.get("findings", [])
     heard = [one for one in findings if one["kind"] == "fault"]
     first = heard[0] if heard else None
@@ -191,7 +191,7 @@ def describe(row: Mapping[str, Any]) -> str:
     told = judge(row)
     pairs = "; ".join(
         f"{f['fault']} {'named' if f['named'] else 'missed'}{'' if f['placed'] else ' (place no)'} "
-        f"{_saving(f['saving'])} realised {draw_number(f['realised'])}"
+        f"{_saving(f['saving'])} realized {draw_number(f['realised'])}"
         for f in told["forecasts"]
     )
     verdict = "right" if told["right"] else "wrong" if row.get("fault") else "sound"

@@ -53,14 +53,14 @@ WIDTH_RATIO = 0.20
 
 ABOUT = """\
 A fresh script is written for one pass by somebody who sees the rules' titles and nothing else of hotloop. It is scored
-once, and its row is printed whatever came of it. From then on it belongs to the known set: what was learned from it may
-have changed a rule, so that a later pass over it says less.
+once, and its row is printed whatever its result. From then on it belongs to the known set: what was learned from it may
+have changed a rule, so a later pass over it says less.
 
 `make fresh SET=folder` makes a pass. Each script runs once under `hotloop run --json`; the forecast is stored; then the
-faulty script and its twin run in turn. Realised = 1 - twin / faulty, in time per unit of work over the steady steps, of
-each side's fastest run; the saving by medians stands beside it. A side is settled when its two fastest runs differ by
+faulty script and its twin run in turn. Realized = 1 - twin / faulty, in time per unit of work over the steady steps,
+from each side's fastest run; the saving by medians is next to it. A side is settled when its two fastest runs differ by
 less than 4 %. `disturbed`: other programs used more than a tenth of the machine's CPU time. A planted fault that was
-not named counts as a missed forecast, a failed or missing row as no hit.
+not named counts as a missed forecast, and a failed or missing row as a miss.
 
 The set is a folder with its scripts and `scenarios.toml`, one table a script:
 
@@ -177,7 +177,7 @@ def load_set(folder: Path) -> tuple[Fresh, ...]:
     ids = [one.id for one in found]
     twice = sorted({one for one in ids if ids.count(one) > 1})
     if twice:
-        raise ValueError(f"these ids stand twice in scenarios.toml: {', '.join(twice)}")
+        raise ValueError(f"these ids appear twice in scenarios.toml: {', '.join(twice)}")
     return found
 
 
@@ -398,7 +398,7 @@ def describe(row: Mapping[str, Any]) -> str:
     if not row["rule"]:
         return f"{row['id']}: sound; loud faults: {', '.join(one.loud_faults) or 'none'}"
     told = "none" if one.saving is None else f"{one.saving['mid_ratio']:.2f}"
-    return f"{row['id']}: {row['rule']}, told {one.first}; forecast {told}, realised {draw_number(one.realised_ratio)}"
+    return f"{row['id']}: {row['rule']}, found {one.first}; forecast {told}, realized {draw_number(one.realised_ratio)}"
 
 
 def draw_page(tables: Sequence[Table]) -> str:
@@ -443,7 +443,7 @@ def describe_pass(table: Table, kind: str) -> list[str]:
 
 
 def _draw_rates(rows: Sequence[Mapping[str, Any]], done: Sequence[Scored]) -> list[str]:
-    """The promised rates, over all rows of the pass: a failed or missing one is no hit."""
+    """The promised rates, over all rows of the pass: a failed or missing row counts as a miss."""
     planted = [one for one in done if one.row["rule"]]
     planted_count = sum(bool(row["rule"]) for row in rows)
     sound_count = len(rows) - planted_count
@@ -455,8 +455,8 @@ def _draw_rates(rows: Sequence[Mapping[str, Any]], done: Sequence[Scored]) -> li
     near, inside = sum(one.is_near for one in planted), sum(one.is_inside for one in planted)
     hits = (
         ("first fault is the planted one", sum(one.is_right for one in planted), planted_count, RIGHT_RATIO),
-        ("forecasts within 0.10 of the realised saving", near, planted_count, FORECAST_RATIO),
-        ("realised savings inside the range told", inside, planted_count, FORECAST_RATIO),
+        ("forecasts within 0.10 of the realized saving", near, planted_count, FORECAST_RATIO),
+        ("realized savings inside the forecast range", inside, planted_count, FORECAST_RATIO),
     )  # fmt: skip
     lines = ["| what | count | of | 95 % interval | wanted | |", "|---|---|---|---|---|---|"]
     for name, hit, count, wanted in hits:
@@ -479,7 +479,7 @@ def _draw_rates(rows: Sequence[Mapping[str, Any]], done: Sequence[Scored]) -> li
     return [
         *lines,
         "",
-        f"Median width of the ranges told: {draw_number(width)} (wanted: at most {WIDTH_RATIO:.2f}). Of the {forecast} "
+        f"Median width of the ranges: {draw_number(width)} (wanted: at most {WIDTH_RATIO:.2f}). Of the {forecast} "
         f"faults that were named with a forecast, {near} are within 0.10 by the fastest runs and {by_medians} by "
         f"medians, {inside} inside their range. In {settled} of {len(planted)} pairs both sides settled.",
         "",
@@ -489,7 +489,7 @@ def _draw_rates(rows: Sequence[Mapping[str, Any]], done: Sequence[Scored]) -> li
 def _draw_planted(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     head = (
         "script", "style", "framework", "ranks", "planted", "first of its kind", "severities", "low", "mid", "high",
-        "basis", "realised", "by medians", "spread", "n", "error", "inside", "scored", "remarks",
+        "basis", "realized", "by medians", "spread", "n", "error", "inside", "scored", "remarks",
     )  # fmt: skip
     lines = ["### Planted", "", draw_cells(head), draw_cells(["---"] * len(head))]
     for row in rows:

@@ -48,7 +48,7 @@ QUIET = ("--no-probe", "--no-deep")
 ABORT_AT_EXIT = "terminate called without an active exception"
 """torch 2.13 with gloo says so and aborts when its worker outlives the interpreter, after the script's last line.
 
-Without hotloop 8 of 32 runs of a two-rank script on busy cores did; what was recorded is whole.
+Without hotloop 8 of 32 runs of a two-rank script on busy cores did; what was recorded is complete.
 """
 
 
@@ -457,7 +457,7 @@ def run_copy(
 ) -> tuple[dict[str, Any], float]:
     """As ``run_hotloop``, in a fresh copy of the folder that is made in ``work``.
 
-    ``{python}`` and ``{torchrun}`` in the training's words stand for the interpreter's.
+    ``{python}`` and ``{torchrun}`` in the training's words are replaced by the interpreter's.
     """
     work.mkdir(parents=True, exist_ok=True)
     known = {"{python}": [str(python)], "{torchrun}": [str(python), "-m", "torch.distributed.run"]}
@@ -509,7 +509,7 @@ def take_turn(lock: Path | None) -> Iterator[None]:
 def run_command(
     command: Sequence[str], folder: Path, timeout_s: float, logs: Path | None = None
 ) -> tuple[int | None, str]:
-    """Exit code (None after a timeout) and the last line of stderr. Leaves no process of the command behind.
+    """Exit code (None after a timeout) and the last line of stderr. Leaves no process of the command running.
 
     Output goes to ``stdout`` and ``stderr`` in ``logs``; None: in ``folder``, where the command runs.
     """
@@ -609,7 +609,7 @@ def describe_result(result: Mapping[str, Any]) -> str:
     saving = (planted or {}).get("saving") or {}
     forecast = saving.get("mid_ratio")
     shown = "none" if forecast is None else f"{forecast:.2f}"
-    return f"{words}; forecast {shown}, realised {realised:.2f}" if realised is not None else words
+    return f"{words}; forecast {shown}, realized {realised:.2f}" if realised is not None else words
 
 
 def summarize(folder: Path, commit: str) -> int:

@@ -24,7 +24,7 @@ REMARKS = frozenset({"note", "samples", "calibration", "expected"})
 class Scenario:
     """One training of the zoo. ``rules`` is empty for a healthy one and has two entries for two faults at once.
 
-    ``fix_arguments`` maps a technique id to the script's arguments for it, in which ``{name}`` stands for a setting
+    ``fix_arguments`` maps a technique id to the script's arguments for it, in which ``{name}`` is replaced by a setting
     of the fix; a technique that is not in it gets ``--fixed`` alone. ``link_rates`` has one tc rate a level, for two
     ranks over a shaped link. ``reach`` says what the fault can reach where that is less than the usual strengths.
     """
@@ -49,7 +49,7 @@ class Scenario:
 
 
 def load_scenarios(path: Path, split: str) -> tuple[Scenario, ...]:
-    """The scenarios of one file; scripts lie beside it or in its folder ``scripts``."""
+    """The scenarios of one file; scripts are next to it or in its folder ``scripts``."""
     if not path.exists():
         return ()
     tables = tomllib.loads(path.read_text())["scenario"]

@@ -3,7 +3,7 @@
     python tests/zoo/shaped_link.py --rate 100mbit -- python train.py      rank 0's output; then the bytes on the wire
 
 The rate is shaped by tc's token bucket filter (``none``: not at all); latency is not emulated. It needs root and the
-programs ip and tc (Debian: iproute2). Names hold the process id, so that several links stand beside each other; a link
+programs ip and tc (Debian: iproute2). Names hold the process id, so that several links can exist at once; a link
 goes when its ``with`` block ends, however it ends. What a killed process left is removed by the next one.
 """
 

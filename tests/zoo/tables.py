@@ -37,7 +37,7 @@ def read_table(path: Path) -> Table:
     first, *rest = path.read_text().splitlines()
     header = json.loads(first)
     if header.get("schema") != SCHEMA:
-        raise ValueError(f"{path} is no table of schema {SCHEMA}")
+        raise ValueError(f"{path} is not a table of schema {SCHEMA}")
     if header["row_count"] != len(rest):
         raise ValueError(f"{path.name} counts {header['row_count']} rows and holds {len(rest)}")
     return Table(header, tuple(json.loads(line) for line in rest))

@@ -198,7 +198,7 @@ def test_the_forecast_is_stored_before_the_twin_runs_interleaved(tmp_path: Path)
     assert (tmp_path / "calls").read_text().split() == ["forecast", "fixed", "faulty", "fixed", "faulty"]
     assert stored == harness.load_result(harness.result_path(bench.out, scenario, 2))
     assert stored["forecast"]["findings"][0]["where"][0]["file"] == "tests/zoo/scripts/tidy_heap.py"
-    assert harness.describe_result(stored) == "gc-pause high; forecast 0.45, realised 0.50"
+    assert harness.describe_result(stored) == "gc-pause high; forecast 0.45, realized 0.50"
 
 
 def test_a_run_that_is_too_slow_leaves_no_process_behind(tmp_path: Path) -> None:

@@ -1,10 +1,10 @@
-"""Planted scenarios and their healthy twins -> what `hotloop tune` proves on them, beside the fix written by hand.
+"""Planted scenarios and their healthy twins -> what `hotloop tune` proves on them, next to the fix written by hand.
 
 For every planted fault that a technique treats: `hotloop tune` on the faulty script, then the script as it is, under
 the strategy that tune wrote, and its twin, interleaved. Then `hotloop tune` on the twin, and on the healthy trainings:
 what it recommends there is measured likewise. What a pass has done is not run again; ``--summarize`` makes one table of
 this commit's pass in benchmarks/results/tuned/ and writes docs/tuned.md from the tables. Four minutes a training with
-the default budget, at most, plus the runs beside each other: six hours for all at level 2 (39 faulty scripts, as many
+the default budget, at most, plus the interleaved runs: six hours for all at level 2 (39 faulty scripts, as many
 twins, 40 healthy ones), less where nothing is to be tried.
 """
 
@@ -40,9 +40,9 @@ NARROW_RATIO = 0.20
 """A forecast's range should be no wider, in the median."""
 LEAST_GAIN_RATIO = 0.01
 """What is recommended should save at least so much when it is measured again."""
-SILENT, WINS, WRONG = "nothing", "recommended what wins", "recommended what does not win"
+SILENT, WINS, WRONG = "nothing", "recommended what helps", "recommended what does not help"
 LEAST_PAIRS = 4
-"""Pairs behind a speed-up that a forecast is held against."""
+"""Pairs in the trial's speedup that a forecast is compared with."""
 SUBSET_SOUND_COUNT = 6
 """Trainings of a subset in which there should be nothing to recommend: half of them twins."""
 SLACK_S = 120.0
@@ -61,7 +61,7 @@ where nobody planted anything; what is recommended there is measured again. Reac
 twin's speed and at least half of the twin's saving.
 """
 BELOW = """\
-n counts pairs of fresh processes behind the trial's speed-up. A loss that is `passed` stayed inside the bands of its
+n counts the pairs of fresh processes in the trial's speedup. A loss that is `passed` stayed inside the bands of its
 technique's class over the trial's steps ([tune.md](tune.md)); a trial is short.
 """
 
@@ -197,7 +197,7 @@ def list_left_out(results: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
 
 
 def outcome_of_sound(one: Mapping[str, Any]) -> str:
-    """What tune did to a training without a planted fault: nothing, what wins when it is measured again, or a fault of
+    """What tune did to a training without a planted fault: nothing, what helps when it is measured again, or a fault of
     its own."""
     if not one["recommended"]:
         return SILENT
@@ -330,7 +330,7 @@ def saving_of(one: Mapping[str, Any], pick: Callable[[Iterable[float]], float]) 
 
 
 def hold_against(one: Mapping[str, Any], pick: Callable[[Iterable[float]], float]) -> treat.Against:
-    """A faulty training as tuned beside its twin; where nothing was recommended, it is the training as it is."""
+    """A faulty training as tuned next to its twin; where nothing was recommended, it is the training as it is."""
     return treat.hold_against(one["times_ns"], "as it is", "tuned" if "tuned" in one["times_ns"] else "as it is", pick)
 
 
@@ -370,7 +370,7 @@ def judge_forecasts(results: Sequence[Mapping[str, Any]]) -> list[tuple[bool, fl
 
 
 def draw_page(tables: Sequence[Table]) -> str:
-    """docs/tuned.md: of each part the newest pass with the most rows is counted; rows of other passes stand below."""
+    """docs/tuned.md: of each part the newest pass with the most rows is counted; rows of other passes follow below."""
     counted = {part: _choose_pass(tables, part) for part in PARTS if any(_count(one, part) for one in tables)}
     results = [row for part, table in counted.items() for row in table.rows if row["part"] == part]
     done = [one for one in results if one["status"] == "done"]
@@ -433,9 +433,9 @@ def _tell_counts(
         f"their fault applies: {len(of_a_fix)} of these reach it. In the other {len(declined)} every technique for "
         "the fault said why it does not apply, or the fault was not found.",
         f"- In {settled} of {len(faulty)} every side met the rule of 4 %.",
-        f"- {told.count(SILENT)} of {len(sound)} healthy trainings and twins get no recommendation. To "
-        f"{told.count(WINS)} more tune {WINS} (at least {LEAST_GAIN_RATIO:.0%} when both are run again); to "
-        f"{told.count(WRONG)} it {WRONG}.",
+        f"- {told.count(SILENT)} of {len(sound)} healthy trainings and twins get no recommendation. For "
+        f"{told.count(WINS)} more, tune {WINS} (by at least {LEAST_GAIN_RATIO:.0%} when both are run again); for "
+        f"{told.count(WRONG)}, it {WRONG}.",
         _tell_forecasts(judge_forecasts(done)),
         f"- {sum(one['wall_s'] <= one['budget_s'] + 5 for one in done)} of {len(done)} tunings ended within their "
         f"budget ({', '.join(sorted({format(one['budget_s'], 'g') for one in done}))} s) and 5 s.",
@@ -460,7 +460,7 @@ def _tell_rest(results: Sequence[Mapping[str, Any]]) -> list[str]:
 def _draw_faulty(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     lines = [
         "| training | level | recommended | of the twin's speed | saved | twin saved "
-        "| by medians: speed, saved, twin saved | reached | trial's speed-up, n | loss | tune took | other trials |",
+        "| by medians: speed, saved, twin saved | reached | trial's speedup, n | loss | tune took | other trials |",
         "|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for one in rows:
@@ -476,7 +476,7 @@ def _draw_faulty(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def _draw_sound(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     lines = [
-        "| training | recommended | outcome | saved | by medians | trial's speed-up, n | loss | tune took "
+        "| training | recommended | outcome | saved | by medians | trial's speedup, n | loss | tune took "
         "| other trials |",
         "|---|---|---|---|---|---|---|---|---|",
     ]

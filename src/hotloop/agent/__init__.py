@@ -1,1 +1,1 @@
-"""What is loaded into a training, and what reads its events: torch and the standard library alone."""
+"""The code that is loaded into a training, and the reader of its events: torch and the standard library only."""

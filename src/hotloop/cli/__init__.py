@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run one subcommand and answer its exit code; a HotloopError is one line on stderr and 2."""
+    """Run one subcommand and return its exit code; a HotloopError is one line on stderr and 2."""
     from hotloop.cli.parser import build_parser
 
     _show_every_sign()
@@ -28,7 +28,7 @@ def main(words: Sequence[str] | None = None) -> int:
     try:
         os.getcwd()
     except FileNotFoundError:
-        print("hotloop: the current folder no longer exists; cd to one that does", file=sys.stderr)
+        print("hotloop: the current folder no longer exists; cd to another one", file=sys.stderr)
         return 2
     try:
         code: int = parsed.execute(parsed)

@@ -1,4 +1,4 @@
-"""The answer of an SQL query -> a table to read, CSV or JSON on standard output."""
+"""The result of an SQL query -> a table to read, CSV or JSON on standard output."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
     from hotloop.evidence.trace.query import Answer
 
 TABLE_ROWS = 50
-"""What a table shows without --sql-rows; CSV and JSON are for programs and hold every row."""
+"""Rows that a table shows without --sql-rows; CSV and JSON are for programs and hold every row."""
 CELL_LENGTH = 80
 
 
 def print_answer(answer: Answer, *, form: str, rows: int | None, stream: TextIO) -> None:
-    """Write the answer in a form of ANSWER_FORMS. ``rows`` bounds what is written; 0 is all, None the form's own."""
+    """Write the result in a form of ANSWER_FORMS. ``rows`` bounds what is written; 0 is all, None the form's own."""
     limit = (TABLE_ROWS if form == "table" else 0) if rows is None else rows
     ANSWER_FORMS[form](answer, _take(answer.rows, limit), stream)
     if limit and next(answer.rows, None) is not None:
         line = "more rows: show more with --sql-rows N, all with --sql-rows 0\n"
-        # Beside data for a program the line must not be taken for some of it.
+        # Next to data for a program, the line must not be mistaken for part of it.
         (stream if form == "table" else sys.stderr).write(line)
     stream.flush()
 

@@ -10,7 +10,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
 
-ORDER, SUMMARY = 2, "say where a training that already runs stands, or hangs"
+ORDER, SUMMARY = 2, "show where a running training is, or where it hangs"
 ASKED = {
     "deep": "record the operators of one step of a run (CPU): its report then judges them",
     "off": "let the agent in a run only count steps, until --on",
@@ -21,10 +21,10 @@ EXIT_CODES = {"hung": 1, "slow": 1, "cannot tell": 3}
 
 ABOUT = {
     "description": (
-        "Look for a few seconds at a training that already runs, started with hotloop or not, and say "
-        "whether it is hung, slow or healthy: which rank differs, on which line, what it waits for, and since when. "
+        "Look for a few seconds at a running training, started with hotloop or not, and report "
+        "whether it is hung, slow or healthy: which rank differs, its line, what it waits for, and since when. "
         "Nothing is stopped or changed. Exits with 0 where it is healthy, starting, saving or compiling, 1 where it is "
-        "hung or slow, 3 where it cannot tell, 2 after a wrong use."
+        "hung or slow, 3 where it cannot tell, 2 after a usage error."
     )
 }
 OPTIONS = (

@@ -41,7 +41,7 @@ KINDS = {
         ),
     ),
     "scaling": (
-        {"help": "measure speed-up and efficiency by number of ranks"},
+        {"help": "measure speedup and efficiency by number of ranks"},
         (
             option("--ranks", metavar="LIST", default="1,2", help="numbers of ranks, such as 1,2,4 (default: 1,2)"),
             option("--repeats", type=int, default=1, metavar="N", help="launches per number of ranks (default: 1)"),

@@ -1,4 +1,4 @@
-"""The benchmarks of `hotloop bench`: options -> a request to the user's Python, and what follows from its answer."""
+"""The benchmarks of `hotloop bench`: options -> a request to the user's Python, and what follows from its result."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ from hotloop.measure.bench.program import find_python, run_program, split_target
 from hotloop.pipeline.launches import launch_ranks, read_training
 
 SLACK_S = 300.0
-"""What importing and building the user's objects may take beside the measuring."""
+"""Time for importing and building the user's objects, in addition to the measuring."""
 RANKS_SLACK_S = 180.0
 """For ranks that other hosts start: importing torch, and finding each other."""
 MOST_COUNT = 4096
-"""Of ranks or workers: more is a typing error."""
+"""Limit on ranks or workers: more is a typing error."""
 
 
 def execute_train(arguments: argparse.Namespace) -> int:
@@ -89,7 +89,7 @@ def execute_loader(arguments: argparse.Namespace) -> int:
 
 
 def _ask(arguments: argparse.Namespace, request: Mapping[str, Any]) -> dict[str, Any]:
-    """What the program answers that measures in the user's Python."""
+    """The result of the program that measures in the user's Python."""
     _check(arguments)
     python = find_python(arguments.python, os.environ.get("PATH"))
     asked = {**request, "budget_s": arguments.budget}
@@ -223,7 +223,7 @@ def make_result(answer: Mapping[str, Any], training: Any) -> BenchmarkResult:
         ways = tabulate_ways_to_send(choice)
         notes.append("forecast of each way: for the recorded backward and buckets over the link that was measured here")
     elif training is not None:
-        notes.append("no way of sending was forecast: the run has no time of backward, or the link no fit")
+        notes.append("no way of sending was forecast: the run has no backward time, or the link has no fit")
     tables = [
         times,
         tabulate_fits(fits, answer["ranks"]),
@@ -250,7 +250,7 @@ def make_result(answer: Mapping[str, Any], training: Any) -> BenchmarkResult:
 
 
 def parse_integers(option: str, text: str, least: int) -> list[int]:
-    """Whole numbers separated by commas, each once. Raises UsageError."""
+    """Integers separated by commas, each once. Raises UsageError."""
     words = [word.strip() for word in text.split(",")]
     if not all(word.isdecimal() and least <= int(word) <= MOST_COUNT for word in words):
         raise UsageError(
@@ -265,4 +265,4 @@ BENCHMARKS: Mapping[str, Callable[[argparse.Namespace], int]] = {
     "scaling": execute_scaling,
     "comm": execute_comm,
 }
-"""By the word behind ``hotloop bench``."""
+"""By the word after ``hotloop bench``."""

@@ -49,7 +49,7 @@ OPTIONS = (
         metavar="NAME=RATIO",
         action="append",
         default=[],
-        help="least utilization, such as utilization=0.8 or mfu=0.4; those of hotloop run --target are checked too",
+        help="lowest utilization, such as utilization=0.8 or mfu=0.4; the run's own --target is checked too",
     ),
     option("--strict", action="store_true", help="also exit with 1 if the check is inconclusive"),
     [
@@ -130,7 +130,7 @@ def _over_budget(check: Check) -> bool:
 
 
 def _find_target(arguments: argparse.Namespace) -> Path | None:
-    """The baseline file that is to be written; None when none is."""
+    """The baseline file to write; None when there is none."""
 
     option = "--update-baseline" if arguments.update_baseline else "--add-to-baseline"
     if not arguments.update_baseline and not arguments.add_to_baseline:

@@ -65,9 +65,9 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def _find_python(asked: str | None) -> str | None:
-    """The training's python: the one that was asked for, or the one on PATH; None without any.
+    """The training's python: the given one, or the one on PATH; None without any.
 
-    Raises UsageError when the one that was asked for cannot be run.
+    Raises UsageError when the given one cannot be run.
     """
     import shutil
 

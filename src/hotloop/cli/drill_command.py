@@ -20,16 +20,16 @@ EXIT_CODES = {"pass": 0, "fail": 1, "cannot tell": 3}
 ABOUT = {
     "description": (
         "Train once undisturbed, in a copy of this folder, then end the training by a signal in warm-up, "
-        "in a step, in an evaluation and in a save, and start the same command again: was a checkpoint saved, did it "
-        "resume with the same losses, how many steps were lost, is a file torn. SIGTERM goes to the first process, as "
-        "Kubernetes sends it; SIGUSR1 to every process, as Slurm's --signal does; SIGKILL to all. Exits with 0 for "
-        "pass, 1 for fail, 3 for cannot tell, 2 after a wrong use."
+        "in a step, in an evaluation and in a save, and start the same command again. Reports whether a checkpoint "
+        "was saved, whether it resumed with the same losses, how many steps were lost, and which files are torn. "
+        "SIGTERM goes to the first process, as Kubernetes sends it; SIGUSR1 to every process, as Slurm sends it; "
+        "SIGKILL to all. Exits with 0 for pass, 1 for fail, 3 for cannot tell, 2 after a usage error."
     ),
     "usage": "hotloop drill [options] -- COMMAND...",
 }
 OPTIONS = (
     option("--budget", metavar="TIME", default="15m", help="total time, such as 90s, 15m or 2h (default: 15m)"),
-    option("--signal", choices=SIGNALS, help="rehearse this signal alone (default: all three)"),
+    option("--signal", choices=SIGNALS, help="rehearse only this signal (default: all three)"),
     option(
         "--grace",
         metavar="TIME",
@@ -39,8 +39,8 @@ OPTIONS = (
     option(
         "--checkpoints",
         metavar="DIR",
-        help="where the command writes its checkpoints: the drill begins without what lies there. A folder outside of "
-        "this one has to be empty",
+        help="where the command writes its checkpoints: the drill starts without the ones already there. A folder "
+        "outside of this one has to be empty",
     ),
     *output_options("drill", kind="drill", html=None),
     option("command", nargs="...", metavar="COMMAND", help="the training command"),

@@ -1,4 +1,4 @@
-"""hotloop image: what a Dockerfile's rebuilds cost, and what each fix wins, in measured seconds."""
+"""hotloop image: what a Dockerfile's rebuilds cost, and what each fix saves, in measured seconds."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-ORDER, SUMMARY = 11, "build a Dockerfile with each fix, and keep what is proven faster"
+ORDER, SUMMARY = 11, "build a Dockerfile with each fix, and keep the fixes that are proven faster"
 LIMIT_S = 1800.0
 KEPT_FREE_BYTES = 2_000_000_000
-"""Of the disk, without --limit-gb."""
+"""Free disk space to leave, without --limit-gb."""
 WORK = "/var/tmp"
-"""Where buildah keeps large things, too: /tmp may lie in memory."""
+"""Where buildah keeps large files, too: /tmp may be in memory."""
 
 
 ABOUT = {
     "description": (
-        "Build a Dockerfile cold, after an edit of the code and after one of the requirements, as it is "
+        "Build a Dockerfile from scratch, after a code edit and after a requirements edit, both as it is "
         "and with each fix, in a temporary store. Your files, images and store are not changed, except by --fix."
     )
 }
 OPTIONS = (
-    option("path", metavar="PATH", help="the build context: the folder that docker build is given"),
+    option("path", metavar="PATH", help="the build context: the folder that you give to docker build"),
     option("--file", metavar="FILE", help="the Dockerfile (default: PATH/Dockerfile)"),
     option("--builder", choices=("buildah", "docker"), help="the program that builds (default: buildah, else docker)"),
     option("--edit", metavar="FILE", help="the code file to edit (default: the one that changes most)"),
     option("--requirements", metavar="FILE", help="the requirements file to edit (default: the one that is installed)"),
     option("--build-arg", metavar="NAME=VALUE", action="append", default=[], help="as for docker build"),
-    option("--fix", action="store_true", help="write what is proven faster with the same contents into the Dockerfile"),
-    option("--leave-out", action="store_true", help="with --fix: also what leaves files out of the image (.git, data)"),
+    option("--fix", action="store_true", help="write fixes that are proven faster with the same contents"),
+    option("--leave-out", action="store_true", help="with --fix: also fixes that leave files out of it (.git, data)"),
     option("--diff", action="store_true", help="print the changes as a patch"),
     option(
         "--limit-s", type=float, default=LIMIT_S, metavar="S", help=f"seconds for all builds (default: {LIMIT_S:.0f})"
@@ -46,9 +46,9 @@ OPTIONS = (
         "--limit-gb",
         type=float,
         metavar="GB",
-        help="disk that the builds may take (default: all but 2 GB of what is free)",
+        help="disk space that the builds may take (default: all free space but 2 GB)",
     ),
-    option("--work", metavar="FOLDER", default=WORK, help=f"where the temporary store lies (default: {WORK})"),
+    option("--work", metavar="FOLDER", default=WORK, help=f"where the temporary store goes (default: {WORK})"),
     *output_options(kind="image"),
 )
 
@@ -116,7 +116,7 @@ def _read_limit(work: Path, limit_gb: float | None) -> int:
     import shutil
 
     if not work.is_dir():
-        raise UsageError(f"--work {work}: no such folder; give one on a disk with room for the image's layers")
+        raise UsageError(f"--work {work}: no such folder; give a folder on a disk with room for the image's layers")
     if limit_gb is None:
         return KEPT_FREE_BYTES
     if limit_gb <= 0:

@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from hotloop.ahead.launch.request import LaunchRequest
     from hotloop.ahead.launch.target import LaunchTarget
 
-ORDER, SUMMARY = 12, "write what starts a training on a cluster, and start it"
+ORDER, SUMMARY = 12, "write the script or manifest that starts a training on a cluster, and start it"
 
 
 ABOUT = {
     "description": (
-        "Write the script or manifest that starts this training command on several nodes: torchrun on "
-        "each, a signal to save before the time ends or a spot machine goes, restarts. Each line that is not obvious "
-        "has its reason beside it. Prints it, unless --output or --submit is given."
+        "Write the script or manifest that starts this training command on several nodes: torchrun on each node, a "
+        "signal to save before the time ends or a spot machine is taken away, and restarts. Lines that are not obvious "
+        "have the reason next to them. Prints it, unless --output or --submit is given."
     ),
     "usage": (
         "hotloop launch --target TARGET --nodes N --gpus-per-node M [options] -- COMMAND...\n"
@@ -34,10 +34,10 @@ OPTIONS = (
     option("--plan", metavar="FILE", help="workload file of `hotloop plan`: its devices fill the nodes"),
     option("--nodes", type=int, metavar="N", help="number of nodes"),
     option("--gpus-per-node", type=int, metavar="M", help="GPUs of a node; 0 trains on the CPU"),
-    option("--gpu", metavar="NAME", help="device: of `hotloop plan`, such as h100-80g-sxm, or of the cloud"),
-    option("--cpus", type=int, metavar="N", help="cores of a node that the training takes (Slurm gives one otherwise)"),
+    option("--gpu", metavar="NAME", help="device: a name of `hotloop plan`, such as h100-80g-sxm, or the cloud's own"),
+    option("--cpus", type=int, metavar="N", help="cores of a node for the training (otherwise Slurm gives one)"),
     option("--strategy", metavar="FILE", help="apply its techniques: puts `hotloop run` before the command"),
-    option("--run", metavar="RUN", help="a recorded run of this training: its save, step, memory and use of the GPU"),
+    option("--run", metavar="RUN", help="a recorded run of this training, for its save, step, memory and GPU use"),
     option("--save-s", type=float, metavar="S", help="seconds that a save takes, in place of the recorded one"),
     option("--spot", metavar="CLOUD", choices=("aws", "gcp", "azure"), help="spot machines of aws, gcp or azure"),
     option("--time", metavar="T", help="slurm: time limit of one start, such as 24:00:00"),
@@ -66,7 +66,7 @@ OPTIONS = (
         option("--dry-run", action="store_true", help="print it only; the default"),
         option("--submit", action="store_true", help="hand it to sbatch, kubectl, sky or dstack"),
     ],
-    option("command", nargs="...", metavar="COMMAND", help="the training command, behind --"),
+    option("command", nargs="...", metavar="COMMAND", help="the training command, after --"),
 )
 
 
@@ -123,9 +123,7 @@ def _read_request(arguments: argparse.Namespace, target: LaunchTarget) -> Launch
     nodes, gpus, gpu, gpu_bytes, is_whole = _read_shape(arguments, needs_nodes=not shares)
     per_node = command.processes_per_node or max(1, gpus)
     if gpus and per_node != gpus:
-        raise UsageError(
-            f"torchrun --nproc-per-node {per_node}, but a node has {gpus} GPUs: one process a GPU, change one"
-        )
+        raise UsageError(f"torchrun --nproc-per-node {per_node}, but a node has {gpus} GPUs: start one process per GPU")
     check_counts(arguments, "cpus")
     volume = None
     if arguments.volume is not None:
@@ -162,7 +160,7 @@ def _read_request(arguments: argparse.Namespace, target: LaunchTarget) -> Launch
 
 
 def _read_strategy(path: str) -> tuple[str, ...]:
-    """What the nodes need for it, and what of it they do not apply. Refuses here what every node would refuse."""
+    """The nodes' requirements for it, and the parts that they do not apply. Refuses what every node would refuse."""
     from hotloop.change.apply import TECHNIQUES, check_strategy
     from hotloop.core.strategy import describe_library_choices, load_strategy
 
@@ -211,7 +209,7 @@ def _name_of(words: tuple[str, ...]) -> str:
 
 
 def _submit(target: LaunchTarget, text: str, name: str) -> int:
-    """Write it to a file and start it. Answers the program's exit code."""
+    """Write it to a file and start it. Returns the program's exit code."""
     import shutil
     import subprocess
 

@@ -18,7 +18,7 @@ ORDER, SUMMARY = 11, "check training scripts, Dockerfiles, batch scripts and man
 ABOUT = {
     "description": (
         "Check training scripts, Dockerfiles, Slurm batch scripts and Kubernetes manifests without running "
-        "them. Exits with 1 if there is a finding of the severity of --fail-on, or above."
+        "them. Exits with 1 if a finding has the severity of --fail-on or above."
     )
 }
 OPTIONS = (
@@ -37,13 +37,13 @@ OPTIONS = (
         "--fail-on",
         choices=[severity.value for severity in Severity],
         default=Severity.MEDIUM.value,
-        help="the least severity that makes lint exit with 1 (default: medium)",
+        help="the lowest severity that makes lint exit with 1 (default: medium)",
     ),
     option(
         "--confidence",
         choices=[confidence.value for confidence in Confidence],
         default=Confidence.LIKELY.value,
-        help="report only findings that are at least this sure: certain, or likely as well (default: likely)",
+        help="report only findings of at least this certainty (default: likely, which includes certain)",
     ),
     option("--exit-zero", action="store_true", help="exit with 0 whatever was found"),
 )

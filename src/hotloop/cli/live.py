@@ -1,4 +1,4 @@
-"""A run that trains -> the lines that ``hotloop run --live`` writes to standard error beside the training's own."""
+"""A run in progress -> the lines that ``hotloop run --live`` writes to standard error with the training's own."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SOON_S = 5.0
 MOST_OF_TIME = 0.05
 """Reading takes at most this share of the time: with thousands of ranks a line comes less often."""
 RECENT_S = 10.0
-"""The use of the cores is of so long."""
+"""Period that the use of the cores covers."""
 SILENT_S = 3.0
 """The time since the last step is stated from here on, and from three steps on."""
 SMALLEST_RATIO = 0.005

@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
     Option = tuple[tuple[str, ...], dict[str, Any]]
     Options = tuple[Option | list[Option], ...]
-    """A list is a group of which one may be given."""
+    """A list is a group of options that exclude each other."""
 
 TERMINAL = "terminal"
 """The renderer that needs no --format."""
 
 
 def option(*names: str, **settings: Any) -> Option:
-    """As add_argument of argparse takes it."""
+    """Arguments for argparse's add_argument."""
     return names, settings
 
 

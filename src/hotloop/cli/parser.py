@@ -66,13 +66,13 @@ class Parser(argparse.ArgumentParser):
 
 
 def _suggest_option(option: str, known: Sequence[str]) -> str:
-    """As suggest_known, by the words alone and without the list: a subcommand has many options, and a help."""
+    """Like suggest_known, by the words alone and without the list: a subcommand has many options, and a help."""
     meant = suggest_known(option.lstrip("-"), [one.lstrip("-") for one in known])
     return meant.replace("did you mean '", "did you mean '--") if "did you mean" in meant else ""
 
 
 def _terminal_columns() -> int:
-    """As shutil.get_terminal_size: what COLUMNS says, else the terminal, else 80."""
+    """Like shutil.get_terminal_size: what COLUMNS says, else the terminal, else 80."""
     try:
         columns = int(os.environ.get("COLUMNS") or 0) or os.get_terminal_size().columns
     except (OSError, ValueError):

@@ -11,7 +11,7 @@ from hotloop.cli.options import option, output_options
 from hotloop.cli.show import check_outputs, emit, show_report, write_new
 from hotloop.core.errors import UsageError
 
-ORDER, SUMMARY = 8, "memory, time and cost of a training before the hardware is rented"
+ORDER, SUMMARY = 8, "predict memory, time and cost of a training before you rent hardware"
 ZERO_OPTIONS = ("params", "ranks", "precision", "optimizer")
 FILE_OPTIONS = (
     "why_oom", "measured", "tokens", "scaling", "optimize", "gpu_counts", "gpus", "hours", "spot",
@@ -22,8 +22,8 @@ MODULE_OPTIONS = ("batch", "gpu", "python")
 
 ABOUT = {
     "description": (
-        "Plan a training from a TOML file with [model], [run] and [hardware]: memory of the device that "
-        "needs most and what would save it, time of a step, cost. Needs no GPU and no torch. docs/plan.md describes "
+        "Plan a training from a TOML file with [model], [run] and [hardware]: the memory of the device that "
+        "needs the most, ways to save some, step time, and cost. Needs no GPU and no torch. docs/plan.md describes "
         "the file and states the error on published runs."
     ),
     "usage": (
@@ -46,15 +46,15 @@ OPTIONS = (
     ),
     option("--gpu", metavar="NAME", help="module: device to plan for (default: h100-80g-sxm), or cpu"),
     option("--python", metavar="FILE", help="module: interpreter that has torch (default: PATH's)"),
-    option("--why-oom", action="store_true", help="rank what would save memory, also where the run fits easily"),
+    option("--why-oom", action="store_true", help="rank the ways to save memory, even if the run fits easily"),
     option(
         "--measured",
         action="append",
         default=[],
         metavar="FILE.toml=RUN",
-        help="calibrate the time by the step of a recorded run and its workload file; may be given several times",
+        help="calibrate the time with the step of a recorded run and its workload file; may be given several times",
     ),
-    option("--tokens", type=float, metavar="N", help="of the whole training, such as 1e12; 1e9 by default"),
+    option("--tokens", type=float, metavar="N", help="tokens of the entire training, such as 1e12 (default: 1e9)"),
     option(
         "--scaling",
         nargs="?",
@@ -67,15 +67,15 @@ OPTIONS = (
         choices=("time", "cost", "memory"),
         help="search micro-batch, recompute, sharding, tp, pp and the counts of --gpu-counts; the global batch stays",
     ),
-    option("--gpu-counts", metavar="N,N", help="of --optimize, such as 8,64,512; the file's by default"),
-    option("--gpus", metavar="NAME,NAME", help="devices of --optimize; the file's by default"),
-    option("--hours", type=float, metavar="H", help="that the training may take, of --optimize"),
-    option("--spot", action="store_true", help="the same training on spot devices, and from which price it pays"),
+    option("--gpu-counts", metavar="N,N", help="device counts for --optimize, such as 8,64,512 (default: the file's)"),
+    option("--gpus", metavar="NAME,NAME", help="devices for --optimize (default: the file's)"),
+    option("--hours", type=float, metavar="H", help="hours that the training may take, for --optimize"),
+    option("--spot", action="store_true", help="also plan spot devices, and the price at which they pay off"),
     option(
         "--write-strategy",
         metavar="FILE",
-        help="write what was planned, or found best by --optimize, as a new strategy file; its comments say what of it "
-        "needs hotloop's Trainer or apply_strategy, and what `hotloop run --strategy` does to an unmodified script",
+        help="write the plan, or the best plan of --optimize, as a new strategy file; comments say what needs "
+        "hotloop's Trainer or apply_strategy, and what `hotloop run --strategy` does to an unmodified script",
     ),
     option("--params", type=float, metavar="N", help="zero: number of parameters, such as 175e9"),
     option("--ranks", type=int, metavar="N", help="zero, module: number of data-parallel ranks (FSDP2)"),

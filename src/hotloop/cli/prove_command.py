@@ -27,9 +27,9 @@ SIDES = (("git", "A..B"), ("strategies", "A,B"), ("pythons", "A,B"))
 ABOUT = {
     "description": (
         "Run two variants of a training in turn, in fresh processes on copies of the working folder, and "
-        "say whether B is faster than A, slower, the same, or whether it cannot be told. B is refused where it fails "
-        "or its loss is another one. Exits with 0 for faster and same, 1 for slower and refused, 3 for cannot tell, "
-        "2 after a wrong use."
+        "say whether B is faster than A, slower, the same, or that the runs cannot tell. B is refused if it fails "
+        "or if its loss differs. Exits with 0 for faster and same, 1 for slower and refused, 3 for cannot tell, "
+        "2 after a usage error."
     ),
     "usage": (
         "hotloop prove [options] COMMAND_A... -- COMMAND_B...\n"
@@ -51,7 +51,7 @@ OPTIONS = (
         "--at-least",
         metavar="PERCENT",
         default="3%",
-        help="the smallest difference that matters: what is surely smaller is 'same' (default: 3%%)",
+        help="the smallest difference that matters: if it is surely smaller, the verdict is 'same' (default: 3%%)",
     ),
     option(
         "--numerics",
@@ -109,7 +109,7 @@ def make_variants(arguments: argparse.Namespace, folder: Path, stack: ExitStack)
 
     given = [name for name, _ in SIDES if getattr(arguments, name) is not None]
     if len(given) > 1:
-        raise UsageError(f"--{given[0]} and --{given[1]}: give one of them, so that one thing differs")
+        raise UsageError(f"--{given[0]} and --{given[1]}: give only one of them, so that only one thing differs")
     commands = split_commands(arguments.command)
     if len(commands) != (1 if given else 2):
         wanted = f"--{given[0]} takes one command" if given else "give two commands with -- between them"
@@ -204,7 +204,7 @@ def _use_python(python: str) -> dict[str, str]:
     """The variables of an environment that this Python belongs to. Raises UsageError."""
     path = Path(shutil.which(python) or python)
     if not os.access(path, os.X_OK) or path.is_dir():
-        raise UsageError(f"--pythons: {python} is no program; give the path of a Python, such as .venv/bin/python")
+        raise UsageError(f"--pythons: {python} is not a program; give the path of a Python, such as .venv/bin/python")
     variables = {**os.environ, "PATH": f"{path.absolute().parent}{os.pathsep}{os.environ.get('PATH', '')}"}
     if (path.absolute().parent.parent / "pyvenv.cfg").exists():
         variables["VIRTUAL_ENV"] = str(path.absolute().parent.parent)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 MOST_BYTES = 64 * 2**20
-"""A larger file is no report: what it would take to read it is memory that the machine may need."""
+"""A larger file is not a report: reading it would take memory that the machine may need."""
 
 
 ORDER, SUMMARY = 3, "show the report of a recorded run, or render a JSON report"
@@ -24,7 +24,7 @@ ORDER, SUMMARY = 3, "show the report of a recorded run, or render a JSON report"
 ABOUT = {
     "description": (
         "Show the report of a recorded run, even if it is still training or was killed. Or render the JSON "
-        "report that another command wrote (--json, or report.json of tune), even of an older hotloop."
+        "report that another command wrote (--json, or report.json of tune), even with an older hotloop."
     )
 }
 OPTIONS = (
@@ -65,7 +65,7 @@ def execute(arguments: argparse.Namespace) -> int:
 def read_content(content: Any) -> object:
     """The report of any kind that this JSON holds; what its fixes ask for is said as today.
 
-    Raises RecordingError where it is none.
+    Raises RecordingError where it is not a report.
     """
     from dataclasses import replace
 

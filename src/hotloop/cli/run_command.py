@@ -45,7 +45,7 @@ OPTIONS = (
     *output_options(to_stdout=False),
     option("--name", metavar="NAME", help="name of the run folder under .hotloop/ (default: time and command)"),
     option("--strategy", metavar="FILE", help="apply the techniques in this TOML file, without changing the source"),
-    option("--live", action="store_true", help="show progress, phases, use and loss while training"),
+    option("--live", action="store_true", help="show progress, phases, utilization and loss while training"),
     option(
         "--export",
         metavar="TARGET=WHERE",
@@ -59,10 +59,10 @@ OPTIONS = (
         type=float,
         default=60.0,
         metavar="SECONDS",
-        help="say so, and look where each rank is, after so long without progress, or ten of the longest steps "
+        help="report a stall, and where each rank is, after this long without progress, or ten times the longest step "
         "(default: 60; 0: never)",
     ),
-    option("--stall-exit", action="store_true", help="end a training that stands still with SIGTERM"),
+    option("--stall-exit", action="store_true", help="end a stalled training with SIGTERM"),
     option(
         "--steps-total",
         type=int,
@@ -83,7 +83,7 @@ OPTIONS = (
         type=float,
         default=30.0,
         metavar="SECONDS",
-        help="how long the end of the command waits for what was not sent yet (default: 30)",
+        help="how long to wait at the end for what has not been sent yet (default: 30)",
     ),
     [
         option(
@@ -102,7 +102,7 @@ OPTIONS = (
         metavar="PLAN",
         help="record a Chrome trace per rank; PLAN is wait:warmup:active[:repeat], such as 5:2:3",
     ),
-    option("--trace-ranks", metavar="RANKS", help="of --trace: ranks to trace, 0,1 or 0-3 or all (default: all)"),
+    option("--trace-ranks", metavar="RANKS", help="ranks that --trace records: 0,1 or 0-3 or all (default: all)"),
     option(
         "--watch-numbers",
         action="store_true",
@@ -113,7 +113,7 @@ OPTIONS = (
         metavar="NAME=RATIO",
         action="append",
         default=[],
-        help="least utilization wanted, such as utilization=0.8, mfu=0.4 or cpu_utilization=0.9; a miss is a "
+        help="lowest utilization wanted, such as utilization=0.8, mfu=0.4 or cpu_utilization=0.9; a miss is a "
         "finding. On an accelerator, mfu counts the FLOPs of one step",
     ),
     option("--nvtx", action="store_true", help="mark steps and phases as NVTX ranges if CUDA is available"),
@@ -202,7 +202,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 class _Watches:
-    """What looks at the training from outside while it runs, about once a second."""
+    """Watches that look at the training from outside while it runs, about once a second."""
 
     def __init__(
         self,
@@ -269,7 +269,7 @@ class _Watches:
 
 
 def _write_end(folder: Path, end: ChildEnd, kills_before: int | None, watches: _Watches) -> None:
-    """What the watches saw, and how the command ended."""
+    """The observations of the watches, and how the command ended."""
     import json
 
     from hotloop.agent.attach.child import oom_kills
@@ -374,15 +374,15 @@ def _end_upload(upload: RunUpload, folder: Path, url: str, within_s: float) -> N
         except KeyboardInterrupt:
             uploaded = upload.finish(0.0)
     except (OSError, KeyboardInterrupt) as error:
-        emit(f"what was uploaded of {folder} is not known: {error!r}; to send it: hotloop upload {folder} {url}")
+        emit(f"it is unknown what was uploaded of {folder}: {error!r}; to send it: hotloop upload {folder} {url}")
         return
     finally:
         signal.signal(signal.SIGTERM, before)
     if uploaded.reason is not None:
         where = "ANOTHER-URL" if upload.is_refused else uploaded.url
-        emit(f"{uploaded.describe()}; it is kept here, and goes on with: hotloop upload {folder.name} {where}")
+        emit(f"{uploaded.describe()}; it is kept here; to continue: hotloop upload {folder.name} {where}")
     else:
-        emit(f"{uploaded.rows_count:,} rows are there: hotloop report {shlex.quote(uploaded.url)}")
+        emit(f"{uploaded.rows_count:,} rows arrived; to see the report: hotloop report {shlex.quote(uploaded.url)}")
 
 
 def _remove_run_folder(folder: Path) -> None:

@@ -13,17 +13,17 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-ORDER, SUMMARY = 3, "show the runs, one while it trains, in a page on this machine"
+ORDER, SUMMARY = 3, "show all runs, including a live one, on a page on this machine"
 
 
 ABOUT = {
     "description": (
-        "Show the runs under .hotloop/ in a browser: the list, a run while it trains, its report, and two "
-        "compared. The page is served to this machine only, to whoever has the printed address, until Ctrl-C."
+        "Show the runs under .hotloop/ in a browser: the list, a live run, its report, and a comparison of "
+        "two runs. The page is served to this machine only, to whoever has the printed address, until Ctrl-C."
     )
 }
 OPTIONS = (
-    option("folder", nargs="?", default=".", help="where .hotloop/ lies (default: here)"),
+    option("folder", nargs="?", default=".", help="folder that contains .hotloop/ (default: here)"),
     option("--port", type=int, default=0, metavar="N", help="port on 127.0.0.1 (default: a free one)"),
 )
 
@@ -38,7 +38,7 @@ def execute(arguments: argparse.Namespace) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         print(server.address, flush=True)
-        emit("press Ctrl-C to end")
+        emit("press Ctrl-C to stop")
         server.serve_forever()
     except KeyboardInterrupt:
         return 0

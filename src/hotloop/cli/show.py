@@ -70,7 +70,7 @@ def choose_width(stream: TextIO, piped: int = 100) -> int:
 
 
 def find_surface(stream: TextIO, **more: Any) -> Surface:
-    """What the stream can show: its width, colours and signs, beside the manuals of all rules and the own folder."""
+    """The stream's abilities: its width, colors and signs, plus the manuals of all rules and the run's folder."""
     from hotloop.judge.diagnose import RULES
     from hotloop.show.report import Surface
 
@@ -154,7 +154,7 @@ def note_newer_run(*names: str) -> None:
 
 
 def write_text(path: str, text: str) -> None:
-    """Write a whole file at once: a reader never sees half of it. ``-`` is standard output."""
+    """Write a complete file in one move: a reader never sees half of it. ``-`` is standard output."""
     from hotloop.core.output_file import open_whole
 
     if path == "-":
@@ -169,7 +169,7 @@ def write_text(path: str, text: str) -> None:
 
 
 def write_new(path: str, text: str) -> None:
-    """Write a whole file, unless it holds this text already. Raises UsageError where it holds anything else."""
+    """Write a complete file, unless it holds this text already. Raises UsageError where it holds anything else."""
     from hotloop.core.output_file import is_special
 
     target = Path(path)

@@ -28,8 +28,8 @@ LINE_COLUMNS = 79
 
 ABOUT = {
     "description": (
-        "Encode texts with a fast tokenizer into Megatron's .bin and .idx files. Killed at any time, the "
-        "same command goes on; the bytes are the same for any number of processes. Exits with 0 when finished, "
+        "Encode texts with a fast tokenizer into Megatron's .bin and .idx files. If it is killed, the "
+        "same command continues; the bytes are the same for any number of processes. Exits with 0 when finished, "
         "whatever was left out (the report counts it)."
     )
 }
@@ -56,7 +56,7 @@ OPTIONS = (
         help="what one document of a text source is (default: line)",
     ),
     option("--append-eos", action="store_true", help="end each document with the end-of-sequence token"),
-    option("--eos", metavar="TOKEN", help="that token (default: from tokenizer_config.json beside the tokenizer)"),
+    option("--eos", metavar="TOKEN", help="that token (default: from tokenizer_config.json next to the tokenizer)"),
     option(
         "--special-tokens", action="store_true", help="also add the tokens of the tokenizer's own template, such as <s>"
     ),
@@ -76,7 +76,7 @@ OPTIONS = (
         type=int,
         default=8,
         metavar="MIB",
-        help="leave out longer documents, and count them (default: 8 MiB; encoding takes some 130 times the memory)",
+        help="leave out longer documents, and count them (default: 8 MiB; encoding takes about 130 times that memory)",
     ),
     option(
         "--strict",
@@ -109,7 +109,7 @@ def execute(arguments: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         if line is not None:
             line.end()
-        emit("interrupted; the same command goes on from here")
+        emit("interrupted; the same command continues from here")
         return 130
     if line is not None:
         line.end()

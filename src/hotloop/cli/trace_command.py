@@ -1,4 +1,4 @@
-"""hotloop trace: the same diagnosis from files that a profiler wrote, or an answer to a query."""
+"""hotloop trace: the same diagnosis from files that a profiler wrote, or the result of a query."""
 
 from __future__ import annotations
 
@@ -75,9 +75,9 @@ OPTIONS = (
         default=[],
         help="least utilization wanted, such as utilization=0.8, sm_active=0.5 or mfu=0.4; a miss is a finding",
     ),
-    option("--sql", metavar="QUERY", help="print the answer of an SQL query over the traces instead of a report"),
+    option("--sql", metavar="QUERY", help="print the result of an SQL query over the traces instead of a report"),
     option(
-        "--sql-format", choices=("table", "csv", "json"), default="table", help="format of the answer (default: table)"
+        "--sql-format", choices=("table", "csv", "json"), default="table", help="format of the result (default: table)"
     ),
     option("--sql-rows", type=int, metavar="N", help="number of rows, 0 for all (default: 50 for a table, else all)"),
     WORKERS,

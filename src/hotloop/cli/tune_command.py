@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 ORDER, SUMMARY = 2, "try the fixes on the unmodified command, and prove them"
 GOALS = ("speed", "memory", "pareto", "cost")
 NOT_AGAIN = ("--help", "--budget", "--out", "--apply", "--format", "--quiet")
-"""Options that do not change what is tuned: all others belong into the command that goes on."""
+"""Options that do not change what is tuned: all others belong in the command to run next."""
 
 
 ABOUT = {
@@ -33,7 +33,7 @@ ABOUT = {
 }
 OPTIONS = (
     option("--budget", metavar="TIME", default="15m", help="total time, such as 90s, 15m or 2h (default: 15m)"),
-    option("--goal", choices=GOALS, default="speed", help="what to optimise (default: speed)"),
+    option("--goal", choices=GOALS, default="speed", help="what to optimize (default: speed)"),
     option(
         "--matrix",
         metavar="FILE",
@@ -149,7 +149,7 @@ def apply_kept(folder: Path, quiet: bool) -> None:
 
 
 def _apply_new(progress: Progress, folder: Path, quiet: bool) -> None:
-    """The patch of the tuning that was just run; what speaks against it is told, and is no error of the tuning."""
+    """The patch of the tuning that was just run; an objection to it is reported, and is not an error of the tuning."""
 
     if progress.check is None:
         emit("nothing was applied: no change of the source was proven")
@@ -203,7 +203,7 @@ def check_price(price_per_hour: float | None, goal: str, *, is_declared: bool) -
 
 
 def make_folder(out: str | None, kind: str = "tune") -> Path:
-    """A folder for the outcome. One that exists is taken only when a tuning made it. Raises UsageError."""
+    """A folder for the outcome. An existing folder is used only when a tuning made it. Raises UsageError."""
 
     if out is None:
         from hotloop.agent.attach.run_folder import ignore_in_git
@@ -220,7 +220,7 @@ def make_folder(out: str | None, kind: str = "tune") -> Path:
                 raise UsageError(f"cannot write to {root}: {error.strerror}; choose a folder with -o DIR") from error
             ignore_in_git(root)
             return folder
-        raise UsageError(f"{root} is full of folders of this second; remove old ones")
+        raise UsageError(f"{root} already holds all folder names for this second; remove old ones")
     folder = Path(out).resolve()
     if folder.exists() and (not folder.is_dir() or (any(folder.iterdir()) and not (folder / "trials").is_dir())):
         raise UsageError(f"{out} exists and is not a tuning folder: choose another with -o DIR")

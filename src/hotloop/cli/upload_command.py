@@ -10,14 +10,14 @@ from hotloop.cli.options import option
 from hotloop.cli.show import emit
 from hotloop.core.errors import UsageError
 
-ORDER, SUMMARY = 3, "send a recorded run to a URL, from where reports of all nodes are read"
+ORDER, SUMMARY = 3, "send a recorded run to a URL, from which reports of all nodes are read"
 
 
 ABOUT = {
     "description": (
-        "Send a run that was recorded here to a URL, or the rest of one that `hotloop run --record` could "
-        "not send in time. Only what has not arrived yet is sent; interrupted, the same command goes on. Exits with 1 "
-        "if not everything arrived."
+        "Send a run that was recorded here to a URL, or the rest of a run that `hotloop run --record` could "
+        "not send in time. Only what has not arrived yet is sent; after an interruption, the same command continues. "
+        "Exits with 1 if not everything arrived."
     )
 }
 OPTIONS = (
@@ -55,5 +55,5 @@ def execute(arguments: argparse.Namespace) -> int:
     if uploaded.reason is not None:
         emit(f"{uploaded.describe()}; it is kept in {folder}")
         return 1
-    emit(f"{uploaded.rows_count:,} rows of {folder.name} are there: hotloop report {shlex.quote(uploaded.url)}")
+    emit(f"{uploaded.rows_count:,} rows of {folder.name} arrived: hotloop report {shlex.quote(uploaded.url)}")
     return 0

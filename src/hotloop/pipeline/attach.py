@@ -29,7 +29,7 @@ WORST: tuple[Verdict, ...] = ("hung", "slow", "cannot tell", "saving", "compilin
 ATTACH_VARIABLE = "HOTLOOP_ATTACH"
 ANSWER_S = 9.5
 TRACE_S = 120.0
-"""So long a trace that was asked for may take: the steps until it is heard, those that are recorded, and its file."""
+"""How long a requested trace may take: the steps until the request is seen, the recorded steps, and the file."""
 
 
 def attach(target: str | None, *, ask: bool = True) -> list[AttachReport]:
@@ -43,7 +43,7 @@ def attach(target: str | None, *, ask: bool = True) -> list[AttachReport]:
     trainings = [] if pid is None and run is not None else find_trainings(pid, {})
     if run is None and not any(training.ranks for training in trainings):
         where = "on this machine" if pid is None else f"in process {pid} or below it"
-        raise UsageError(f"no process {where} has torch loaded, as far as this user may see")
+        raise UsageError(f"no process {where} has torch loaded, as far as this user can see")
     reports = [attach_to(training) for training in trainings]
     folders = {folder for training in trainings for folder in _run_folders(training)}
     run = run or (folders.pop() if len(folders) == 1 else None)
@@ -51,15 +51,15 @@ def attach(target: str | None, *, ask: bool = True) -> list[AttachReport]:
     if ask and run is not None and (hosts - {platform.node()} or all(report.limits for report in reports)):
         answers = _ask(run, hosts)
         if not answers and not reports:
-            raise UsageError(f"no hotloop run of {run.name} answers; it ran on {', '.join(sorted(hosts)) or 'no host'}")
+            raise UsageError(f"no run of {run.name} responds; it ran on {', '.join(sorted(hosts)) or 'no host'}")
         reports = [merge_reports(answers)] if answers else reports
     return sorted(reports, key=lambda report: WORST.index(report.verdict))
 
 
 def ask_of_training(target: str | None, wants: int, steps: int = 0) -> list[Path]:
-    """Ask a run that goes on for a trace of ``steps`` steps, or what else ``wants`` says (core/events.py).
+    """Ask a running run for a trace of ``steps`` steps, or for what else ``wants`` says (core/events.py).
 
-    Returns the traces that were recorded. Raises UsageError where the run is over, or does not answer in time.
+    Returns the traces that were recorded. Raises UsageError where the run is over, or does not respond in time.
     """
     _, run = _find_target(target)
     if run is None:
@@ -83,8 +83,8 @@ def ask_of_training(target: str | None, wants: int, steps: int = 0) -> list[Path
         recorded = sorted(path for path in set(run.glob("traces/*")) - traces if _is_complete(path))
     if wants & WANTS_TRACE and not recorded:
         raise UsageError(
-            f"no trace came within {TRACE_S:.0f} s: the training stands still, steps take longer, or another profiler "
-            "is running; one that comes later is in the run's folder traces/"
+            f"no trace came within {TRACE_S:.0f} s: the training has stalled, steps take longer, or another profiler "
+            "is running; a later trace goes to the run's folder traces/"
         )
     return recorded
 
@@ -118,7 +118,7 @@ def _list_hosts(run: Path) -> set[str]:
 
 
 def _ask(run: Path, hosts: set[str]) -> list[AttachReport]:
-    """What the ``hotloop run`` of each host sees, as far as they answer in time."""
+    """The view of each host's ``hotloop run``, if it responds in time."""
     folder = run / STALLS_FOLDER
     try:
         folder.mkdir(exist_ok=True)
@@ -137,7 +137,7 @@ def _ask(run: Path, hosts: set[str]) -> list[AttachReport]:
 
 
 def merge_reports(reports: Sequence[AttachReport]) -> AttachReport:
-    """One report over all hosts: if it is hung, the ranks that differ are found anew among all."""
+    """One report over all hosts: if it is hung, the ranks that differ are determined again among all."""
     worst = min(reports, key=lambda report: WORST.index(report.verdict))
     ranks = tuple(sorted((rank for report in reports for rank in report.ranks), key=lambda rank: rank.rank or 0))
     culprits = worst.culprits
@@ -189,7 +189,7 @@ def attach_to(training: RunningTraining) -> AttachReport:
 
 
 def _read_recorded(training: RunningTraining) -> dict[int, LiveRank]:
-    """What the agent recorded of the ranks, by process; none without it."""
+    """The agent's records of the ranks, by process; none without an agent."""
     runs = [LiveReader(folder).read() for folder in _run_folders(training)]
     return {rank.pid: rank for run in runs for rank in run.ranks if rank.host == platform.node()}
 

@@ -1,4 +1,4 @@
-"""What the user names on two sides (runs, traces, reports, baseline files) -> a Comparison or a Check."""
+"""The user's inputs on two sides (runs, traces, reports, baseline files) -> a Comparison or a Check."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from hotloop.remote.fetch import holds_recording
 def check_runs(runs: Sequence[str], baselines: Sequence[str], limits: CheckLimits) -> tuple[Check, tuple[Launch, ...]]:
     """Judge runs (folders, names under .hotloop, 'last') against baselines (the same, baseline files).
 
-    Answers the launches of the runs too, which a baseline file may be written from. Raises UsageError and
+    Returns the launches of the runs too, which a baseline file may be written from. Raises UsageError and
     RecordingError with what cannot be read.
     """
     return check_launches([_read_side(name) for name in runs], [_read_side(name) for name in baselines], limits)

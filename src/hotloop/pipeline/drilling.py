@@ -85,7 +85,7 @@ class _Drilling:
 
     @contextmanager
     def open_copy(self) -> Iterator[Path]:
-        """A fresh working copy. Where checkpoints go outside of it, they land beside it."""
+        """A fresh working copy. Checkpoints that go outside of the folder are placed next to the copy."""
         self.number += 1
         place = self.bench.folder / "work" / f"{self.number}"
         with ExitStack() as stack:
@@ -128,7 +128,7 @@ def drill(request: DrillRequest, folder: Path, emit: Emit) -> Drill:
 
 
 def _leave_out(plan: WorkspacePlan, checkpoints: Path | None) -> WorkspacePlan:
-    """The plan without the checkpoints that lie in the folder already: a drill begins from the start."""
+    """The plan without the checkpoints that are already in the folder: a drill begins from the start."""
     if checkpoints is None or not checkpoints.is_relative_to(plan.source):
         return plan
     inside = str(checkpoints.relative_to(plan.source)) + os.sep
@@ -163,14 +163,14 @@ def _observe(drilling: _Drilling) -> str:
         return f"no training step was seen in {whole.duration_s:.0f} s: give more time with --budget"
     if not whole.is_whole:
         drilling.limits.append(
-            f"the undisturbed run was cut after {len(whole.step_ns)} steps, {WHOLE_RATIO:.0%} of the budget: what "
+            f"the undisturbed run was cut off after {len(whole.step_ns)} steps, {WHOLE_RATIO:.0%} of the budget: what "
             "comes later was not rehearsed"
         )
     return ""
 
 
 def _interrupt_all(drilling: _Drilling) -> None:
-    """Every signal at every moment, the most telling moments first."""
+    """Every signal at every moment, the most informative moments first."""
     draw, request = Random(0), drilling.request
     took_s = 2 * drilling.whole.duration_s
     for aim in AIMS:
@@ -193,7 +193,7 @@ def _interrupt_all(drilling: _Drilling) -> None:
                 drilling.limits.append(f"the training ended before SIG{signal} in the {aim} came")
                 continue
             if aim == "save" and pair.first.name_moment() != "save":
-                drilling.limits.append(f"a save was too short for SIG{signal} to meet it")
+                drilling.limits.append(f"a save was too short for SIG{signal} to hit it")
                 drilling.missed.setdefault(signal, []).append(aim)
             drilling.pairs.append(pair)
 
@@ -277,7 +277,7 @@ def _report(drilling: _Drilling, reason: str) -> Drill:
 def _say_why(signals: Sequence[DrillSignal], verdict: str) -> str:
     if verdict == "pass":
         names, moments = ", ".join(f"SIG{one.signal}" for one in signals), sum(len(one.moments) for one in signals)
-        return f"it went on after each of {moments} interruptions by {names}"
+        return f"it resumed after each of {moments} interruptions by {names}"
     return next(f"SIG{one.signal} {one.reasons[0]}" for one in signals if one.verdict == verdict)
 
 

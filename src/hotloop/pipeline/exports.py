@@ -1,4 +1,4 @@
-"""A run folder that is being written -> the targets of ``hotloop run --export``, from threads beside the training."""
+"""A run folder that is being written -> the targets of ``hotloop run --export``, from threads next to the training."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def open_targets(
     """The targets of ``TARGET=WHERE`` and those that the environment asks for, opened, by name.
 
     Raises UsageError for a target that is not known, or cannot be opened; the others are closed then. Where only the
-    environment asks for one, the training goes on without it, and ``emit`` is told why.
+    environment asks for one, the training goes on without it, and ``emit`` gets the reason.
     """
     opened: dict[str, Exporter] = {}
 

@@ -77,7 +77,7 @@ class LiveReader:
         )
 
     def _find_state(self, ranks: list[LiveRank], age_s: float | None) -> str:
-        """Of a run whose command has not ended."""
+        """The state of a run whose command has not ended."""
         if age_s is None:
             return RUNNING
         steps_ns = [rank.step_mean_ns for rank in ranks if rank.step_mean_ns is not None]
@@ -119,7 +119,7 @@ class _Followed:
 
 
 def _newest_of_each_rank(ranks: Iterable[LiveRank]) -> list[LiveRank]:
-    """Of several processes of one rank (restarts, one training after another) the one that wrote last."""
+    """Among several processes of one rank (restarts, one training after another), the last to write."""
     newest: dict[tuple[str, int], LiveRank] = {}
     for rank in ranks:
         key = (f"{rank.host} {rank.pid}", -1) if rank.rank is None else ("", rank.rank)

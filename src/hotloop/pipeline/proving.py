@@ -1,4 +1,4 @@
-"""Two variants of a training and a budget -> a Proof of which is faster, by fresh processes in turn."""
+"""Two variants of a training and a budget -> a Proof of which is faster, with fresh processes in turn."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Emit = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProofVariant:
-    """What is run on one side: a resolved command in a folder, with its environment. ``change`` is in words."""
+    """The command of one side: a resolved command in a folder, with its environment. ``change`` is in words."""
 
     command: tuple[str, ...]
     cwd: Path
@@ -91,7 +91,7 @@ def prove(
             bench = benches[side]
             ran = _run(bench, variants[side], limits, f"{number}", counts_whole=counts_whole)
             if counts_whole and ran.ended == OK:
-                raise UsageError(f"a training was seen in {side} and none in A's first process: times do not compare")
+                raise UsageError(f"a training was seen in {side} but not in A's first process: times do not compare")
             if changed := changed_code(bench.plan):
                 raise UsageError(f"{changed[0].path} changed during the proof; run it again")
             return ran
@@ -124,7 +124,7 @@ def _make_bench(variant: ProofVariant, folder: Path) -> Bench:
 
 
 def _run(bench: Bench, variant: ProofVariant, limits: TrialLimits, name: str, *, counts_whole: bool) -> Ran:
-    """A process of a side. ``counts_whole``: one that ends well without a training counts with its whole time."""
+    """A process of a side. ``counts_whole``: a process that ends well without a training counts with its total time."""
     ran = run_trial(bench, variant.strategy, limits, name)
     if ran.ended == NO_TRAINING and counts_whole:
         whole = Measurement(
@@ -145,7 +145,7 @@ def _run(bench: Bench, variant: ProofVariant, limits: TrialLimits, name: str, *,
 
 
 def _describe_machine(run_folder: Path) -> dict[str, Any]:
-    """What the proof holds for: versions, device and cores as the training saw them."""
+    """The validity of the proof: versions, device and cores as the training saw them."""
     processes = read_run(run_folder).processes
     facts = list_facts(processes, FACTS) if processes and measure_run(run_folder) is not None else {}
     model = next(
@@ -231,14 +231,14 @@ def check_out(revisions: tuple[str, str], cwd: Path, folder: Path) -> Iterator[l
                 if path and not path.startswith(".hotloop") and not place.exists() and place.parent.is_dir():
                     place.symlink_to(root / path.rstrip("/"))
             if not (tree / inside).is_dir():
-                raise UsageError(f"revision {revision} has no folder {inside}; run the command from one that both have")
+                raise UsageError(f"revision {revision} has no folder {inside}; run from a folder that both have")
             subject = _git(root, "log", "-1", "--format=%h %s", commit).strip()
             places.append((tree / inside, f"revision {subject}"))
         yield places
 
 
 def _git(folder: Path, *words: str) -> str:
-    """What git prints. Raises UsageError with its own last line."""
+    """The output of git. Raises UsageError with its own last line."""
     try:
         done = subprocess.run(
             ["git", "-C", str(folder), *words], capture_output=True, text=True, timeout=GIT_TIMEOUT_S, check=False

@@ -1,4 +1,4 @@
-"""A run on this disk or behind a URL -> its folder here; and a run folder -> a URL, while it is recorded or later."""
+"""A run on this disk or at a URL -> its folder here; and a run folder -> a URL, while it is recorded or later."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from hotloop.remote.uploader import (
 )
 
 JOB_ID = "SLURM_JOB_ID"
-"""What tells runs apart and is the same on all nodes of one."""
+"""An id that distinguishes runs and is the same on all nodes of one run."""
 
 
 def locate_run(name: str) -> Path:
@@ -44,7 +44,7 @@ def count_rows(path: Path, after_row: int) -> int | None:
 
 
 def choose_run_id(given: str | None, variables: Mapping[str, str]) -> str | None:
-    """What all nodes of this run agree on: the id that was given, the scheduler's, or None."""
+    """The id that all nodes of this run agree on: the given one, the scheduler's, or None."""
     if given is None and variables.get(JOB_ID):
         return f"job-{variables[JOB_ID]}"
     return given
@@ -57,20 +57,20 @@ def check_url(url: str) -> str:
     if not url.isprintable():
         raise UsageError(f"{url!r}: a URL or folder without line breaks and control characters is needed")
     if protocol_of(url) == "memory":
-        raise UsageError(f"{url}: what is in the memory of one process ends with it; give file://... or a folder")
+        raise UsageError(f"{url}: the memory of one process is gone when it ends; give file://... or a folder")
     check_driver(url)
     return url if "://" in url else os.path.abspath(url)
 
 
 class RunUpload(UploadProcess):
-    """``hotloop run --record``: a process beside the training, and the count of what did not arrive."""
+    """``hotloop run --record``: a process next to the training, and the count of what did not arrive."""
 
     def __init__(self, url: str, run_id: str | None, folder: Path, emit: Callable[[str], None]) -> None:
         super().__init__(process_words(folder, url, run_id), folder, emit)
         self._url = url
 
     def finish(self, within_s: float) -> Uploaded:
-        """Wait until everything has arrived, at most so long, and count what has not; upload.json says it, too."""
+        """Wait until everything has arrived, for a limited time, and count what has not; upload.json says it, too."""
         try:
             self.stop(within_s)
         finally:

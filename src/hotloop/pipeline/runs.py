@@ -56,7 +56,7 @@ from .stalls import describe_stalls
 
 Forecasts = Mapping[str, Forecast]
 Probe = Callable[[RunRecording, Training, Path], Forecasts]
-"""Measures what techniques would win for a training of the run in a folder."""
+"""Measures what techniques would save for a training of the run in a folder."""
 
 
 def no_probe(run: RunRecording, training: Training, folder: Path) -> Forecasts:
@@ -74,7 +74,7 @@ def probe_training(
 
 
 def recorded_probe(run: RunRecording, training: Training, folder: Path) -> Forecasts:
-    """What was measured when the run ended."""
+    """The measurements that were made when the run ended."""
     return recall_forecasts(run.probe, step_times(training))
 
 
@@ -92,7 +92,7 @@ def read_report(run: str | Path = "last", *, probe: Probe = no_probe) -> Report:
 
 
 def report_run(run: RunRecording, *, folder: Path, probe: Probe = no_probe) -> Report:
-    """Analyse, diagnose and prescribe; the largest training of the run on top, all of them in ``runs``."""
+    """Analyze, diagnose and prescribe; the largest training of the run on top, all of them in ``runs``."""
     sent = (*describe_fetch(folder), *describe_upload(folder))
     watched = (*describe_devices(folder), *describe_exports(folder), *describe_stalls(folder))
     trainings, health = analyze_run(run.processes), (*sent, *describe_reading(run), *watched)
@@ -157,7 +157,7 @@ def _report_training(
 
 
 def measure_recorded(run: RunRecording, training: Training, folder: Path) -> Utilization:
-    """As ``measure_use``, with the traces that the run kept."""
+    """Like ``measure_use``, with the traces that the run kept."""
     return measure_use(run, training, folder=folder, traced=read_kept_traces(folder / "traces")[0])
 
 
@@ -168,18 +168,18 @@ def _started_on(run: RunRecording) -> str | None:
 
 
 def read_targets(run: RunRecording) -> dict[str, float]:
-    """What the user wants reached at least, as ``hotloop run --target`` recorded it."""
+    """The user's targets, as ``hotloop run --target`` recorded them."""
     recorded = (run.manifest or {}).get("targets")
     known = recorded.items() if isinstance(recorded, dict) else ()
     return {name: float(value) for name, value in known if name in TARGETS and isinstance(value, (int, float))}
 
 
 FEWEST_USE_SAMPLES = 5
-"""NVML's samples trail what they measure by up to a second: fewer in the steady steps tell of the start as well."""
+"""NVML's samples trail what they measure by up to a second: fewer in the steady steps include the start as well."""
 
 
 def measure_use(run: RunRecording, training: Training, *, folder: Path, traced: Report | None) -> Utilization:
-    """What the steady steps used of the hardware; ``traced`` is the report of the traces that the run kept."""
+    """The hardware utilization of the steady steps; ``traced`` is the report of the traces that the run kept."""
     span_s = steady_span_s(training, run.processes, _started_on(run))
     use, load = read_device_use(folder / DEVICES, span_s), read_host_load(folder / CORES_FILE, span_s)
     if use is not None and use.samples_count < FEWEST_USE_SAMPLES:
@@ -212,7 +212,7 @@ def _report_unseen(run: RunRecording, folder: Path, health: tuple[Health, ...]) 
 
 
 def read_kept_traces(traces: Path) -> tuple[Report | None, tuple[Health, ...]]:
-    """Their report, and what is to be said of them: a trace that cannot be read costs a line, not the report."""
+    """Their report, and what to say about them: a trace that cannot be read costs a line, not the report."""
     if not traces.is_dir() or not any(traces.iterdir()):
         return None, ()
     from .traces import report_traces  # a third of the time that all imports take, and most runs keep no traces
@@ -220,6 +220,6 @@ def read_kept_traces(traces: Path) -> tuple[Report | None, tuple[Health, ...]]:
     try:
         traced = report_traces([traces])
     except HotloopError as error:
-        return None, (Health(level="warning", message=f"the recorded traces could not be analysed: {error}"),)
+        return None, (Health(level="warning", message=f"the recorded traces could not be analyzed: {error}"),)
     # Without a device there is nothing in them that the recording does not show better.
     return (None, ()) if traced.device is None else (traced, (describe_kept(traced),))

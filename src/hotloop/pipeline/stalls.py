@@ -24,10 +24,10 @@ from hotloop.evidence.snapshot import proc
 
 STALL_S = 60.0
 STALL_STEPS = 10
-"""Nothing for so many of the longest usual steps, and for STALL_S, is a stall."""
+"""No progress for this many of the longest usual steps, and for STALL_S, is a stall."""
 CPU_EVERY_S = 5.0
 BUSY_RATIO = 0.05
-"""Of a core: processes that use more do something, whatever no hook sees."""
+"""Share of a core: processes that use more do something, even if no hook sees it."""
 
 
 class StallWatch:
@@ -61,7 +61,7 @@ class StallWatch:
             self._watch()
         except Exception as error:  # the training's exit code must reach the shell, whatever fails here
             self._is_over = True
-            self._emit(f"stalls are not watched any more: {type(error).__name__}: {error}")
+            self._emit(f"stalls are no longer watched: {type(error).__name__}: {error}")
 
     def _watch(self) -> None:
         progress, now_s = self._read_progress(), time.monotonic()
@@ -74,7 +74,7 @@ class StallWatch:
             if self._is_stalled:
                 self._is_stalled = False
                 (self._folder / STALLED_FILE).unlink(missing_ok=True)
-                self._emit("the training moves again")
+                self._emit("the training is making progress again")
         elif self._limit_s and not self._is_stalled and now_s - self._moved_s >= self._longest_s(progress):
             self._look(progress, is_asked=False)
 
@@ -120,23 +120,23 @@ class StallWatch:
             (self._folder / STALLED_FILE).touch()
         except Exception as error:  # in a thread of its own: said in a line, and looked at again later
             self._moved_s = time.monotonic()
-            self._emit(f"the training may stand still; it could not be looked at: {error}")
+            self._emit(f"the training may have stalled; it could not be examined: {error}")
             return
-        self._emit(f"no progress for {report.since_s or 0.0:,.0f} s: {report.reason}; hotloop attach {pid} says more")
+        self._emit(f"no progress for {report.since_s or 0.0:,.0f} s: {report.reason}; details: hotloop attach {pid}")
         if self._ends_run:
             self._emit("--stall-exit: the training is asked to end")
             os.kill(os.getpid(), signal.SIGTERM)  # passed on to it
 
 
 def describe_stalls(folder: Path) -> tuple[Health, ...]:
-    """A line for the report on each time that the run stood still."""
+    """A line for the report on each time that the run stalled."""
     lines = []
     for path in sorted((folder / STALLS_FOLDER).glob("*-*.json")):
         if path.name.startswith(ANSWER):
             continue
         try:
             content: Mapping[str, Any] = json.loads(path.read_text())
-            text = f"the training stood still for {float(content['since_s'] or 0):,.0f} s or more: {content['reason']}"
+            text = f"the training stalled for {float(content['since_s'] or 0):,.0f} s or more: {content['reason']}"
         except (OSError, ValueError, KeyError, TypeError):
             continue
         lines.append(Health(level="warning", message=text[:500]))

@@ -31,12 +31,12 @@ from .uploader import read_node, read_nodes, url_key
 NAME = "fetched.json"
 SCHEMA = "hotloop.fetched/1"
 MOST_CACHED_BYTES = 4 << 30
-"""Of all fetched runs; those that were read longest ago go first, and a larger run is refused."""
+"""Size of all fetched runs; those read longest ago are removed first, and a larger run is refused."""
 PARALLEL = 8
 _MAX_PACKED_BYTES = BLOCK_BYTES + 1024
 _MAX_FETCHED_BYTES = 256 << 20
 _AGAIN = 3
-"""So often a node that removed blocks while they were fetched is asked for its newer manifest."""
+"""How often a node that removed blocks during a fetch is asked for its newer manifest."""
 _RANK_ZERO = re.compile(r"processes/.+-0-\d+(?:\.\d+)?\.hlr")
 
 
@@ -56,10 +56,10 @@ def is_store(name: str) -> bool:
 
 
 def fetch_run(url: str, cache: Path, *, most_bytes: int = MOST_CACHED_BYTES, attempts: int = ATTEMPTS) -> Path:
-    """The run folder of what lies under ``url``, in the folder ``cache``. What could not be fetched is zeros there,
-    which readers step over, and ``describe_fetch`` tells.
+    """The run folder of the recording under ``url``, in the folder ``cache``. What could not be fetched is zeros there,
+    which readers step over, and ``describe_fetch`` reports.
 
-    Raises RecordingError (StoreError) with one line where there is no recording, or one that is refused.
+    Raises RecordingError (StoreError) with one line where there is no recording, or where it is refused.
     """
     store = RemoteStore(url, attempts=attempts)
     marker = store.get(MARKER, 1 << 16, partial(decode_marker, name=f"{store.shown}/{MARKER}"))
@@ -98,18 +98,18 @@ def fetch_run(url: str, cache: Path, *, most_bytes: int = MOST_CACHED_BYTES, att
 
 
 def holds_recording(url: str) -> bool:
-    """Whether nodes have uploaded a recording to a URL or a folder. Raises StoreError where nobody answers."""
+    """Whether nodes have uploaded a recording to a URL or a folder. Raises StoreError where nobody responds."""
     return is_store(url) and RemoteStore(url).get(MARKER, 1 << 16, len) is not None
 
 
 def describe_fetch(folder: Path) -> tuple[Health, ...]:
-    """What is missing in a fetched folder, one warning each; nothing for a folder that was recorded here."""
+    """The missing parts of a fetched folder, one warning each; nothing for a folder that was recorded here."""
     lines = _read_fetched(folder).get("lines")
     return tuple(Health(level="warning", message=str(line)[:400]) for line in lines) if isinstance(lines, list) else ()
 
 
 class _Fetching:
-    """``held``: place in the folder -> the blocks that lie there, as far as they are right."""
+    """``held``: place in the folder -> the blocks that are there, where they are right."""
 
     def __init__(self, store: RemoteStore, folder: Path, held: Mapping[str, tuple[str, ...]]) -> None:
         self._store, self._folder, self._before = store, folder, held
@@ -216,7 +216,7 @@ def _describe_node(node: NodeManifest) -> str:
     at = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(node.updated_wall_s))
     rows = sum(state.rows_count or 0 for state in node.files.values())
     return (
-        f"node {node.node} has not ended its upload: what it recorded after {at} ({rows:,} rows) is not here; if it "
+        f"node {node.node} has not finished its upload: anything after {at} ({rows:,} rows) is not here; if it "
         "has ended, `hotloop upload RUN URL` on that node sends the rest"
     )
 
@@ -235,7 +235,7 @@ def _read_fetched(folder: Path) -> dict[str, object]:
 
 
 def _read_held(folder: Path, run_id: str) -> dict[str, tuple[str, ...]]:
-    """What lies in the folder of an earlier fetch of the same run."""
+    """The contents of the folder after an earlier fetch of the same run."""
     fetched = _read_fetched(folder)
     held = fetched.get("held")
     if fetched.get("run_id") != run_id or not isinstance(held, dict):
@@ -244,7 +244,7 @@ def _read_held(folder: Path, run_id: str) -> dict[str, tuple[str, ...]]:
 
 
 def _remove_others(folder: Path, places: set[str]) -> None:
-    """What an earlier fetch brought and is no part of the run any more."""
+    """Remove what an earlier fetch brought and what is no longer part of the run."""
     for part in ("processes", "traces"):
         for path in (folder / part).glob("*"):
             if f"{part}/{path.name}" not in places:

@@ -1,4 +1,4 @@
-"""A run folder -> its mirror, until all of it has arrived: at once, or in a process beside ``hotloop run``.
+"""A run folder -> its mirror, until all of it has arrived: at once, or in a process next to ``hotloop run``.
 
 The process ends once its standard input is closed and everything has arrived. It may hang in a driver or be killed at
 any time: ``hotloop run`` never waits for it longer than agreed, and starts it again.
@@ -33,7 +33,7 @@ NICENESS = 19
 REFUSED = 3
 """The process's exit code where the URL is another run's."""
 FAILURE_FILE = "upload-failure.txt"
-"""In the run folder: why the last pass failed, in one line; empty after one that did not."""
+"""In the run folder: why the last pass failed, in one line; empty after a pass that did not."""
 
 
 def mirror(
@@ -45,7 +45,7 @@ def mirror(
     fail: Callable[[str], None],
 ) -> str | None:
     """Pass after pass, until nothing more is to come (``over``, or what ``wait`` returned) and everything has arrived;
-    then None, else why it was given up before a wait of so many seconds. ``fail`` gets the reason of each failure.
+    then None, else why it was given up before a wait of that many seconds. ``fail`` gets the reason of each failure.
 
     Raises PrefixTaken where the URL is another run's.
     """
@@ -106,7 +106,7 @@ def follow(folder: Path, url: str, run_id: str | None, count_rows: CountRows) ->
 
 
 class UploadProcess:
-    """Owns the process that ``words`` start. Nothing here waits but ``stop``, and that as long as it is told."""
+    """Owns the process that ``words`` start. Only ``stop`` waits, for as long as it is asked to."""
 
     def __init__(
         self,
@@ -152,7 +152,7 @@ class UploadProcess:
             )
 
     def stop(self, within_s: float) -> None:
-        """Nothing more is to come: wait until everything has arrived, at most so long; then end the process."""
+        """Nothing more will come: wait until everything has arrived, for a limited time; then end the process."""
         until_s = self._clock() + within_s
         try:
             while not self.is_done and self._clock() < until_s:

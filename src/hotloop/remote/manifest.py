@@ -46,7 +46,7 @@ def read_blocks(path: Path) -> tuple[int, Iterator[tuple[int, bytes]]]:
     """Size in bytes, and (number, content) of each block: the first one, then from the last to the second.
 
     A recording's first block says how many rows there are. Rows are written from front to back, so whatever it counts
-    lies in blocks that are read later, and rows written meanwhile at the end cannot make earlier ones look lost.
+    is in blocks that are read later, and rows written meanwhile at the end cannot make earlier ones look lost.
     Raises OSError, also for a file of more than MAX_FILE_BYTES.
     """
     file = path.open("rb")
@@ -102,20 +102,20 @@ def name_node(host: str) -> str:
 
 
 def write_json(path: Path, content: object) -> None:
-    """Replace a file whole. Raises OSError."""
+    """Replace a file in one move. Raises OSError."""
     write_whole(path, json.dumps(content))
 
 
 SCHEMA = "hotloop.node/1"
 MARKER_SCHEMA = "hotloop.remote/1"
 MARKER = "recording.json"
-"""Says which run lies under a URL."""
+"""Says which run is under a URL."""
 NODES = "nodes"
 SLOTS = ("manifest-0.json", "manifest-1.json")
 """Written in turn, so a kill during one leaves the other. The one with the larger generation counts."""
 
 BLOCK_BYTES = HEAD_BYTES
-"""What is compared and sent at a time. The head of a recording, which changes all the time, is a block of its own."""
+"""The unit of comparing and sending. The head of a recording, which changes all the time, is a block of its own."""
 ZEROS = ""
 """In the place of the checksum of a block of zeros, which is not sent: the space that a writer takes in advance."""
 MAX_MANIFEST_BYTES = 64 << 20
@@ -144,7 +144,7 @@ Seconds = Annotated[float, Meta(ge=0, lt=1e11)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileState:
-    """A file as it was sent. ``rows_count`` is None for what is no recording; a file may have grown by a few rows
+    """A file as it was sent. ``rows_count`` is None unless it is a recording; a file may have grown by a few rows
     while it was read, so it is the least that arrived."""
 
     size_bytes: Annotated[int, Meta(ge=0, le=MAX_FILE_BYTES)]
@@ -158,9 +158,9 @@ class FileState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeManifest:
-    """One node of a run. ``machine`` tells machines (and containers) apart, ``pid`` is its ``hotloop run``'s.
+    """One node of a run. ``machine`` distinguishes machines (and containers), ``pid`` is its ``hotloop run``'s.
 
-    ``updated_wall_s`` is when it was last known to record: of one that has ended, when its last file was written.
+    ``updated_wall_s`` is when it was last known to record: after it ended, when its last file was written.
     """
 
     run_id: RunId
@@ -175,7 +175,7 @@ class NodeManifest:
 
     @property
     def checksums(self) -> frozenset[str]:
-        """Of all blocks that were sent."""
+        """Checksums of all blocks that were sent."""
         return frozenset(block for file in self.files.values() for block in file.blocks) - {ZEROS}
 
 
@@ -209,7 +209,7 @@ def encode_manifest(manifest: NodeManifest) -> bytes:
 
 
 def decode_manifest(data: bytes, name: str) -> NodeManifest:
-    """Raises RecordingError for anything that ``encode_manifest`` would not write; ``name`` stands in its text."""
+    """Raises RecordingError for anything that ``encode_manifest`` would not write; ``name`` is used in its text."""
     whole = _read_schema(data, SCHEMA, name)
     given = whole.get("node")
     text = json.dumps(given, separators=(",", ":"), sort_keys=True)

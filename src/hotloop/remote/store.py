@@ -76,7 +76,7 @@ class RemoteStore:
         self._made: set[str] = set()
 
     def put(self, name: str, content: bytes) -> None:
-        """Write an object, in the place of the one before."""
+        """Write an object, replacing the previous one."""
         self._make_folder(name)
         self._try("written", name, lambda path: self._system.pipe_file(path, content))
 
@@ -99,7 +99,7 @@ class RemoteStore:
         self._try("written", name, write)
 
     def get(self, name: str, most_bytes: int, read: Callable[[bytes], R]) -> R | None:
-        """What ``read`` makes of the object; None where there is none. What it refuses with a RecordingError, and an
+        """The result of ``read`` on the object; None where there is none. What it refuses with a RecordingError, and an
         object that is larger than ``most_bytes``, is fetched again like what could not be fetched at all."""
 
         def fetch(path: str) -> R | None:
@@ -114,7 +114,7 @@ class RemoteStore:
         return self._try("read", name, fetch)
 
     def list_names(self, folder: str) -> tuple[str, ...]:
-        """What lies directly in a folder, in order; empty where there is none."""
+        """The names directly in a folder, in order; empty where there is none."""
 
         def read(path: str) -> list[Any]:
             try:

@@ -2,7 +2,7 @@
 
 Nothing is queued: each pass compares the files with what was sent, block by block. So an endpoint that is dead or slow
 costs no memory, and what changed twice meanwhile is sent once. Blocks are named by their content; a manifest that is
-written after them makes them count. A pass that fails leaves the manifest before it, which is whole. upload.json says
+written after them makes them count. A pass that fails leaves the previous manifest, which is valid. upload.json says
 what did not arrive, from the end of ``hotloop run --record`` to the reports of the run.
 """
 
@@ -60,7 +60,7 @@ from .manifest import (
 from .store import RemoteStore, StoreError
 
 CountRows = Callable[[Path, int], "int | None"]
-"""Rows in a recording, of which that many were there before; None where it cannot be read yet."""
+"""Rows in a recording, given how many were there before; None where it cannot be read yet."""
 
 STATE_FILE, LOCK_FILE = "upload-state.json", "upload.lock"
 PARALLEL = 8
@@ -68,7 +68,7 @@ PARALLEL = 8
 PUBLISH_S = 15.0
 """A pass that takes longer says in between what has arrived."""
 GRACE_S = 60.0
-"""So long a node that has not said that it ended counts as recording after it was last heard of."""
+"""How long a node that has not said that it ended counts as recording after its last sign of life."""
 _MAX_NODES = 10_000
 UPLOAD_FILE = "upload.json"
 SCHEMA = "hotloop.upload/1"
@@ -79,7 +79,7 @@ Count = Annotated[int, Meta(ge=0)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Uploaded:
-    """What became of the recording of one node. ``lost_rows_count`` is what lies on this disk and is not known to
+    """The fate of the recording of one node. ``lost_rows_count`` are rows on this disk that are not known to
     have arrived, ``late_files_count`` in how many files something is missing; ``reason`` is None if all arrived."""
 
     url: str
@@ -89,7 +89,7 @@ class Uploaded:
     reason: str | None
 
     def describe(self) -> str:
-        """What is missing, in one sentence."""
+        """The missing parts, in one sentence."""
         return (
             f"{self.lost_rows_count:,} of {self.rows_count:,} rows, in {self.late_files_count} files, did not arrive "
             f"at {self.url} ({self.reason})"
@@ -127,7 +127,7 @@ def write_uploaded(folder: Path, uploaded: Uploaded) -> None:
 
 
 def describe_upload(folder: Path) -> tuple[Health, ...]:
-    """One warning where not all arrived; nothing where all went well or the file is no such."""
+    """One warning where not all arrived; nothing where all went well or the file is not valid."""
     try:
         with (folder / UPLOAD_FILE).open("rb") as file:
             uploaded = msgspec.convert(decode_object(file.read(_MOST_BYTES)), Uploaded)
@@ -166,7 +166,7 @@ class Uploader:
             pid=pid,
             began_wall_s=began_wall_s or time.time(),
         )
-        """What is known to have arrived."""
+        """The parts that are known to have arrived."""
         self._stored = set(self.manifest.checksums)
         self._joined = False
         self._before: frozenset[str] = frozenset()
@@ -175,7 +175,7 @@ class Uploader:
     def join(self) -> None:
         """Claim the URL for this run, or find that it is this run's already.
 
-        Raises PrefixTaken when it is another run's, StoreError when the store does not answer.
+        Raises PrefixTaken when it is another run's, StoreError when the store does not respond.
         """
         marker = self._read_marker()
         if marker is None:
@@ -187,7 +187,7 @@ class Uploader:
             self._store.create(MARKER, encode_marker(mine))
             marker = self._read_marker()
         if marker is None:
-            raise StoreError(f"{self._store.shown}/{MARKER} was written and is not there")
+            raise StoreError(f"{self._store.shown}/{MARKER} was written but is not there")
         if marker.run_id != self.manifest.run_id:
             self._check_marker(marker)
             self.manifest = replace(self.manifest, run_id=marker.run_id)
@@ -275,7 +275,7 @@ class Uploader:
         missing = self.manifest.checksums - there
         if missing:
             self._stored -= missing
-            raise StoreError(f"{self._store.shown} lacks {len(missing)} blocks that it took")
+            raise StoreError(f"{self._store.shown} lacks {len(missing)} blocks that it accepted")
         self._remove(there - self.manifest.checksums - self._before)
 
     def _read_marker(self) -> Marker | None:
@@ -283,7 +283,7 @@ class Uploader:
 
     def _check_marker(self, marker: Marker) -> None:
         """Raises PrefixTaken unless this node may belong to the run of that marker."""
-        shown, free = self._store.shown, "give a URL under which nothing lies"
+        shown, free = self._store.shown, "give a URL with nothing under it"
         if self._given_id is not None or self._known:
             raise PrefixTaken(f"{shown} holds the run {marker.run_id}, not {self.manifest.run_id}; {free}")
         if marker.is_named:
@@ -319,7 +319,7 @@ def url_key(shown: str) -> str:
 
 
 def read_state(folder: Path, shown: str) -> NodeManifest | None:
-    """What is known to have arrived at a URL (as it is shown, without secrets); None where nothing is known."""
+    """The parts known to have arrived at a URL (as it is shown, without secrets); None where nothing is known."""
     try:
         kept = json.loads((folder / STATE_FILE).read_text())
         return decode_manifest(kept["manifest"].encode(), STATE_FILE) if kept["url"] == url_key(shown) else None
@@ -337,7 +337,7 @@ def read_nodes(store: RemoteStore, run_id: str) -> tuple[list[NodeManifest], lis
         raise RecordingError(f"{store.shown} is refused: it has {len(names):,} nodes")
     for name in names:
         if not NODE_NAME.fullmatch(name):
-            lines.append(f"{name[:80]!r} was left out: it is no name of a node")
+            lines.append(f"{name[:80]!r} was left out: it is not the name of a node")
             continue
         node, line = read_node(store, name)
         if node is None:
@@ -367,12 +367,12 @@ def read_node(store: RemoteStore, name: str) -> tuple[NodeManifest | None, str]:
 
 @contextmanager
 def hold_folder(folder: Path) -> Iterator[None]:
-    """One upload of a folder at a time. Raises UsageError where another one goes on."""
+    """One upload of a folder at a time. Raises UsageError while another one is running."""
     with (folder / LOCK_FILE).open("a") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise UsageError(f"{folder} is being uploaded already; wait for the end of its run") from None
+            raise UsageError(f"{folder} is already being uploaded; wait until its run ends") from None
         yield
 
 

@@ -1,4 +1,4 @@
-"""A batch -> its micro-batches with the weight of each loss, so that their gradients add up to the whole batch's.
+"""A batch -> its micro-batches with the weight of each loss, so that their gradients add up to the full batch's.
 
 for part in micro_batches(model, batch, 4):
     with part.exchange():
@@ -21,9 +21,9 @@ from hotloop.core.errors import HotloopError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MicroBatch:
-    """A part of a batch. ``weight`` is its share of the samples: times a mean loss, the parts' gradients add up.
+    """A part of a batch. ``weight`` is its share of the samples: times a mean loss, it makes the gradients add up.
 
-    Forward and backward belong inside ``exchange()``: gradients stay local for all parts but the last.
+    Forward and backward belong inside ``exchange()``: gradients stay local for all parts except the last.
     """
 
     batch: Any
@@ -35,7 +35,7 @@ class MicroBatch:
 def micro_batches(model: Any, batch: Any, count: int) -> Iterator[MicroBatch]:
     """At most ``count`` parts of a batch, as equal as they can be; fewer when it has fewer samples.
 
-    On several ranks every rank must be given a batch of at least ``count`` samples, or all the same number.
+    On several ranks, every rank must get a batch of at least ``count`` samples, or all the same number.
     """
     size = batch_size(batch)
     used = min(count, size)
@@ -55,7 +55,7 @@ def micro_batches(model: Any, batch: Any, count: int) -> Iterator[MicroBatch]:
 def without_exchange(model: Any) -> AbstractContextManager[Any]:
     """Backwards in here leave gradients on their rank: DDP's no_sync, FSDP2's switch, nothing for a plain module.
 
-    FSDP2 then keeps the whole gradients in memory between the micro-batches.
+    FSDP2 then keeps the full gradients in memory between the micro-batches.
     """
     switch = getattr(model, "set_requires_gradient_sync", None)
     if switch is not None:

@@ -1,7 +1,8 @@
-"""A model, its batches and an optimizer -> what data, forward, backward, optimizer and all of them take, each alone.
+"""A model, its batches and an optimizer -> the time of data, forward, backward, optimizer and full step, each alone.
 
 Everything that the measurement changes is put back, bit for bit: weights, gradients, buffers, optimizer state, random
-states, modes and the loader. The file stands alone (nothing else of hotloop): a probe loads it in the user's Python.
+states, modes and the loader. The file is self-contained (no other hotloop module): a probe loads it in the user's
+Python.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import torch
 
 FEWEST_BLOCKS = 3
 KEPT_BATCHES = 4
-"""Batches that the compute parts take turns with."""
+"""Number of batches that the compute parts cycle through."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class TrainingMemory:
 
 @dataclass(frozen=True)
 class TrainingBenchmark:
-    """``notes`` say what was assumed, and what could not be put back or measured."""
+    """``notes`` list assumptions, and what could not be put back or measured."""
 
     device: str
     batch_size: int | None
@@ -71,9 +72,9 @@ def benchmark_training(
     """Time the parts of a training step alone on this model and these batches, and put everything back.
 
     A batch is what the model takes: a tensor; a tuple whose last element is the target of ``loss(output, target)``; or
-    a dictionary of keyword arguments. Without ``loss`` the output's own ``loss`` counts, else the mean of its squares.
-    Without ``optimizer`` an AdamW is made for the measurement. The model must be on ``device`` already (None: where it
-    is). Inside DDP all ranks must call it; compute is then timed with synchronisation and without.
+    a dictionary of keyword arguments. Without ``loss`` the output's own ``loss`` is used, else the mean of its squares.
+    Without ``optimizer``, an AdamW is created for the measurement. The model must be on ``device`` already (None: where
+    it is). Inside DDP, all ranks must call it; compute is then timed with and without synchronization.
     """
     parameters = [p for p in model.parameters() if p.requires_grad]
     if not parameters:
@@ -217,7 +218,7 @@ class _Clock:
 
 
 class _Batches:
-    """Batches of a copy of the loader without end; starting it again is in no timing that a caller makes."""
+    """Batches of a copy of the loader, without end; a caller's timings do not include restarts."""
 
     def __init__(self, loader: Any) -> None:
         # A copy: workers that the user's own loader keeps are not disturbed.
@@ -248,7 +249,7 @@ class _Batches:
         return value
 
     def drain(self) -> None:
-        """Draw what workers prepared while nobody asked: otherwise a block would time an already full queue."""
+        """Draw what workers prepared between blocks: otherwise a block would time an already full queue."""
         for _ in range(self.queue):
             self.take()
 
@@ -340,7 +341,7 @@ def _batch_size(batch: Any) -> int | None:
 
 @contextlib.contextmanager
 def _kept(model: Any, optimizer: Any, loader: Any, device: Any) -> Iterator[None]:
-    """Whatever happens inside, everything is as it was afterwards: the same objects with the same bits."""
+    """Whatever happens inside, everything is restored afterwards: the same objects with the same bits."""
     # An optimizer may step parameters that are not the model's, and a forward may put new objects in a module's names.
     groups = [] if optimizer is None else optimizer.param_groups
     mappings = [names for module in model.modules() for names in (module._parameters, module._buffers)]
@@ -386,7 +387,7 @@ def _distinct(tensors: list[Any]) -> list[Any]:
 
 
 def _put_back(now: Any, before: dict[Any, Any]) -> None:
-    """The entries of a mapping as they were; one that did not change may not be writable (a scripted module's)."""
+    """The entries of a mapping as they were; an unchanged entry may not be writable (a scripted module's)."""
     if list(now.keys()) != list(before) or any(now[name] is not one for name, one in before.items()):
         now.clear()
         now.update(before)

@@ -1,12 +1,12 @@
-"""A training's state -> a folder that is whole or not there, and back; tensors by torch.distributed.checkpoint.
+"""A training's state -> a folder that is complete or not there, and back; tensors by torch.distributed.checkpoint.
 
     checkpoints/
       step-00000200/
         manifest.json     step, world size, and bytes and SHA-256 of every other file; written last
-        state.json        everything that is no tensor
-        rank-00000.json   what belongs to one rank: its random number generators, what its communication hooks keep
+        state.json        everything but tensors
+        rank-00000.json   what belongs to one rank: its random number generators, the state of its communication hooks
         tensors/          torch.distributed.checkpoint
-      .step-00000300.tmp/ one that is being written, or was when the process died: never read
+      .step-00000300.tmp/ being written, or was when the process died: never read
 
 A folder gets its name by one rename, after its files and the manifest have reached the disk. Reading runs no code from
 the folder: the only pickle in it (DCP's index) may name nothing but DCP's own plain types.
@@ -86,7 +86,7 @@ def split_tree(tree: Any, name: str, tensors: dict[str, torch.Tensor]) -> Any:
 
 
 def join_tree(tree: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
-    """What ``split_tree`` was given; mappings come back as plain dictionaries."""
+    """The tree that ``split_tree`` was given; mappings come back as plain dictionaries."""
     if isinstance(tree, list):
         return [join_tree(value, tensors) for value in tree]
     if not isinstance(tree, dict):
@@ -122,23 +122,23 @@ _NAME = re.compile(r"step-(\d{8,})")
 
 
 class CheckpointError(UsageError):
-    """A checkpoint cannot be written, is damaged, foreign, or of another model; the text names the file or key."""
+    """A checkpoint cannot be written, is damaged, foreign, or of a different model; the text names the file or key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """A checkpoint whose files were found whole: its JSON; tensors are read when asked."""
+    """A checkpoint whose files were found complete: its JSON; tensors are read on demand."""
 
     path: Path
     step: int
     world_size: int
     state: Mapping[str, Any]
     private: Mapping[str, Any] | None
-    """What this rank had kept; None when the checkpoint was written by fewer ranks."""
+    """What this rank kept; None when the checkpoint was written by fewer ranks."""
 
 
 def list_checkpoints(folder: str | Path) -> list[Path]:
-    """Folders that are named as checkpoints, oldest first, whole or damaged."""
+    """Folders that are named as checkpoints, oldest first, complete or damaged."""
     root = Path(folder)
     found = [
         (int(match[1]), path) for path in _entries(root) if (match := _NAME.fullmatch(path.name)) and path.is_dir()
@@ -147,13 +147,13 @@ def list_checkpoints(folder: str | Path) -> list[Path]:
 
 
 def step_of(path: Path) -> int:
-    """The step that a checkpoint's folder is named for, or that its manifest tells where it was renamed."""
+    """The step in a checkpoint's folder name, or in its manifest where the folder was renamed."""
     match = _NAME.fullmatch(path.name)
     return int(match[1]) if match is not None else int(open_manifest(path)["step"])
 
 
 def latest_checkpoint(folder: str | Path) -> Path | None:
-    """The newest whole checkpoint of a folder; None when there is none. Damaged ones are passed over with a warning."""
+    """The newest complete checkpoint of a folder; None when there is none. Damaged ones are skipped with a warning."""
     for path in reversed(list_checkpoints(folder)):
         try:
             check_files(path)
@@ -182,7 +182,7 @@ def check_files(path: str | Path) -> dict[str, Any]:
 
 
 def open_manifest(root: Path) -> dict[str, Any]:
-    """The manifest alone, when it is whole; the files that it names are not looked at. Raises CheckpointError."""
+    """The manifest alone, when it is complete; the files that it names are not looked at. Raises CheckpointError."""
     manifest = _read_json(root / "manifest.json")
     if not isinstance(manifest, dict) or manifest.get("schema") != SCHEMA:
         found = manifest.get("schema") if isinstance(manifest, dict) else type(manifest).__name__
@@ -194,7 +194,7 @@ def open_manifest(root: Path) -> dict[str, Any]:
 
 
 def open_checkpoint(path: str | Path, *, rank: int = 0) -> Checkpoint:
-    """Read what is no tensor; every file is checked first."""
+    """Read everything but tensors; every file is checked first."""
     root = Path(path)
     manifest = check_files(root)
     name = f"rank-{rank:05d}.json"
@@ -208,9 +208,10 @@ def open_checkpoint(path: str | Path, *, rank: int = 0) -> Checkpoint:
 
 
 def load_checkpoint(path: str | Path, *, model: Any, optimizer: Any = None, scheduler: Any = None) -> Checkpoint:
-    """Read a checkpoint into a model, and an optimizer and scheduler where given, on any number of ranks.
+    """Load a checkpoint into a model, and into an optimizer and scheduler if given, on any number of ranks.
 
-    Everything is compared before anything is changed: a checkpoint of another model is one error that names the key.
+    Everything is compared before anything is changed: a checkpoint of a different model is one error that names the
+    key.
     """
     checkpoint = open_checkpoint(path)
     restore(checkpoint, model=model, optimizer=optimizer, plain={} if scheduler is None else {"scheduler": scheduler})
@@ -218,7 +219,7 @@ def load_checkpoint(path: str | Path, *, model: Any, optimizer: Any = None, sche
 
 
 def restore(checkpoint: Checkpoint, *, model: Any, optimizer: Any, plain: Mapping[str, Any]) -> None:
-    """As ``load_checkpoint``; ``plain`` are further objects with load_state_dict, by the name of their tree."""
+    """Like ``load_checkpoint``; ``plain`` are further objects with load_state_dict, by the name of their tree."""
     index = _read_index(checkpoint.path)
     trees = checkpoint.state["trees"]
     mine = model_state(model)
@@ -247,9 +248,9 @@ def restore(checkpoint: Checkpoint, *, model: Any, optimizer: Any, plain: Mappin
 
 
 def restore_own(checkpoint: Checkpoint, parts: Mapping[str, Any]) -> None:
-    """Read what this rank alone had kept into ``parts``, objects with load_state_dict, by the name of their tree.
+    """Load what this rank alone had kept into ``parts``, objects with load_state_dict, by the name of their tree.
 
-    Raises CheckpointError where it is missing, was kept by another number of ranks, or does not fit.
+    Raises CheckpointError where it is missing, was kept by a different number of ranks, or does not fit.
     """
     kept = (checkpoint.private or {}).get("trees", {})
     for name, part in parts.items():
@@ -265,7 +266,7 @@ def restore_own(checkpoint: Checkpoint, parts: Mapping[str, Any]) -> None:
 
 
 def load_model(model: Any, state: Mapping[str, Any]) -> None:
-    """The other way round of ``model_state``."""
+    """The reverse of ``model_state``."""
     inner = unwrap_model(model)
     own = {key.replace("_orig_mod.", ""): key for key in inner.state_dict()}
     inner.load_state_dict({own[key]: value for key, value in state.items()})
@@ -283,12 +284,12 @@ def unwrap_model(model: Any) -> Any:
 
 
 def model_state(model: Any) -> dict[str, Any]:
-    """state_dict() under the names that the user's module gives, whatever wraps it or its parts."""
+    """state_dict() with the names that the user's module gives, whatever wraps it or its parts."""
     return {key.replace("_orig_mod.", ""): value for key, value in unwrap_model(model).state_dict().items()}
 
 
 def optimizer_state(optimizer: Any, rank: int) -> dict[str, Any]:
-    """state_dict() of the whole optimizer; of torch's ZeroRedundancyOptimizer, gathered on rank 0: all ranks call
+    """state_dict() of the full optimizer; of torch's ZeroRedundancyOptimizer, gathered on rank 0: all ranks call
     this."""
     if hasattr(optimizer, "consolidate_state_dict"):
         optimizer.consolidate_state_dict(to=0)
@@ -303,9 +304,9 @@ def optimizer_kind(optimizer: Any) -> str:
 
 
 class CheckpointWriter:
-    """Writes checkpoints of one training into one folder, each on a thread of its own or in the caller's.
+    """Writes the checkpoints of one training into one folder, each on a thread of its own or in the caller's.
 
-    On several ranks all of them call the same methods in the same order.
+    On several ranks, all of them call the same methods in the same order.
     """
 
     def __init__(self, folder: str | Path, *, ranks: Ranks, keep: int | None, asynchronous: bool) -> None:
@@ -326,9 +327,9 @@ class CheckpointWriter:
         private: Mapping[str, Any],
         own_trees: Mapping[str, Any],
     ) -> None:
-        """Copy the state now, write it soon. Raises CheckpointError for the *last* one if that could not be written.
+        """Copy the state now, and write it soon. Raises CheckpointError if the *previous* one could not be written.
 
-        ``trees`` are alike on all ranks; ``private`` (JSON values) and ``own_trees`` belong to this rank alone.
+        ``trees`` are the same on all ranks; ``private`` (JSON values) and ``own_trees`` belong to this rank alone.
         """
         self.wait()
         tensors: dict[str, torch.Tensor] = {}
@@ -349,7 +350,7 @@ class CheckpointWriter:
         self._thread.start()
 
     def wait(self) -> None:
-        """Until nothing is being written; raises what the writing met."""
+        """Wait until nothing is being written; raises any error of the writing."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None
@@ -450,7 +451,7 @@ class CheckpointWriter:
                 return
 
     def _remove_old(self, step: int) -> None:
-        """Keep so many up to this step's. Later ones are damaged (a resume passed over them) and count for nothing."""
+        """Keep this many up to this step's. Later ones are damaged (a resume skipped them) and do not count."""
         if self._keep is None:
             return
         written = [path for path in list_checkpoints(self.folder) if step_of(path) <= step]
@@ -470,7 +471,7 @@ def _entries(folder: Path) -> Iterable[Path]:
 
 
 def _put_in_place(temporary: Path, final: Path) -> None:
-    """A checkpoint of this step that is there already is set aside if it is damaged. Raises OSError if it is whole."""
+    """An existing checkpoint of this step is set aside if it is damaged. Raises OSError if it is intact."""
     if final.exists():
         try:
             check_files(final)
@@ -495,7 +496,7 @@ def _gather(files: dict[str, Any], ranks: Ranks) -> dict[str, Any]:
 
 
 def _root_of(error: BaseException | None) -> BaseException | None:
-    """What DCP's collected exception is about: the first failure of a rank."""
+    """The cause in DCP's collected exception: the first failure of a rank."""
     failures = getattr(error, "failures", None)
     if failures:
         error = next(iter(failures.values()))[0]
@@ -545,7 +546,7 @@ def _read_json(path: Path) -> Any:
 
 
 def _quieten_single_process() -> None:
-    """DCP warns on every save without a process group, which is what was asked for."""
+    """DCP warns on every save without a process group, which is intended here."""
     warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or uninitialized")
 
 
@@ -577,7 +578,7 @@ class _IndexUnpickler(pickle.Unpickler):
 
 
 class _Reader(FileSystemReader):
-    """DCP's reader with an index that was read with care."""
+    """DCP's reader with an index that was read safely."""
 
     def __init__(self, path: Path, index: Metadata) -> None:
         super().__init__(path)
@@ -654,7 +655,7 @@ def _compare_optimizer(checkpoint: Checkpoint, optimizer: Any) -> None:
 
 
 def _optimizer_targets(tree: Any, optimizer: Any, index: Metadata) -> dict[str, torch.Tensor]:
-    """A tensor to read into for each that the optimizer had: sharded where its parameter is."""
+    """A tensor to read into for each tensor that the optimizer had: sharded where its parameter is."""
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     targets = {}
     for name in tensor_names(tree):

@@ -1,4 +1,4 @@
-"""DataLoaders and samplers for a script of one's own: settings that fit, batches by length, kept samples."""
+"""DataLoaders and samplers for your own script: settings that fit, batches by length, kept samples."""
 
 from __future__ import annotations
 
@@ -20,19 +20,18 @@ from hotloop.core.strategy import Choice, Strategy
 
 
 class LengthGroupedSampler(Sampler[int]):
-    """Every sample once an epoch, shuffled, and beside others of similar length.
+    """Every sample once an epoch, shuffled, and batched with others of similar length.
 
     >>> sampler = LengthGroupedSampler([7, 1, 8, 2], batch_size=2)
     >>> sorted(sampler), len(sampler)
     ([0, 1, 2, 3], 4)
 
     Give it as ``sampler`` of a DataLoader with the same ``batch_size``, and call ``set_epoch`` before each epoch.
-    Windows of ``mega_batches`` batches (fewer in small data: an epoch has at least four windows, or as many as can hold
-    two batches, so that batches differ from epoch to epoch) are sorted by length and cut into batches, which are
-    shuffled. On several ranks
-    (``ranks``, ``rank``) every step has batches of similar length on all of them; as with torch's DistributedSampler,
-    some samples of the beginning come twice to make the ranks equal. Raises UsageError for arguments that make no
-    sense.
+    Windows of ``mega_batches`` batches are sorted by length and cut into batches, which are shuffled. Small datasets
+    get smaller windows: an epoch has at least four, or as many as can hold two batches, so that batches differ from
+    epoch to epoch. On several ranks (``ranks``, ``rank``), all ranks have batches of similar length in every step; as
+    with torch's DistributedSampler, some samples from the beginning come twice to make the ranks equal. Raises
+    UsageError for arguments that make no sense.
     """
 
     def __init__(
@@ -64,7 +63,7 @@ class LengthGroupedSampler(Sampler[int]):
         self.epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Which epoch's order comes next; the same number gives the same order on every rank."""
+        """The epoch whose order comes next; the same number gives the same order on every rank."""
         self.epoch = epoch
 
     def __len__(self) -> int:
@@ -83,17 +82,17 @@ L = TypeVar("L")
 
 
 def group_by_length(loader: L, *, mega_batches: int = 50, measure_s: float = 10.0) -> L:
-    """The DataLoader, whose batches hold samples of similar length from now on (technique group-by-length).
+    """Make the DataLoader's batches hold samples of similar length (technique group-by-length); returns it.
 
-    Raises UsageError with the reason where its order must stay: leave the call out then.
+    Raises UsageError with the reason where its order must stay; in that case, remove the call.
     """
     return _change(loader, "group-by-length", {"mega_batches": mega_batches, "measure_s": measure_s})
 
 
 def cache_samples(loader: L, *, most_bytes: int | None = None) -> L:
-    """The DataLoader, whose data set returns kept samples from the second epoch on (technique cache-samples).
+    """Make the DataLoader return cached samples from the second epoch on (technique cache-samples); returns it.
 
-    Raises UsageError with the reason where samples cannot be kept: leave the call out then.
+    Raises UsageError with the reason where samples cannot be kept; in that case, remove the call.
     """
     return _change(loader, "cache-samples", {"most_bytes": most_bytes})
 
@@ -113,9 +112,9 @@ MOST_WORKERS = 8
 
 
 def make_loader(dataset: Any, **arguments: Any) -> DataLoader[Any]:
-    """A DataLoader of ``dataset``. Every argument of DataLoader may be given, and what is given stays.
+    """A DataLoader of ``dataset``. Every argument of DataLoader may be given, and given arguments are kept.
 
-    What is left out is chosen for this process (see ``loader_settings``).
+    The others are chosen for this process (see ``loader_settings``).
 
     >>> loader = make_loader(TensorDataset(torch.arange(8)), batch_size=4)
     >>> len(loader), loader.num_workers
@@ -127,10 +126,10 @@ def make_loader(dataset: Any, **arguments: Any) -> DataLoader[Any]:
 def loader_settings(dataset: Any, arguments: dict[str, Any]) -> dict[str, Any]:
     """The settings that hotloop adds to ``arguments``.
 
-    ``num_workers``: this process's share of the host's cores less one for its own computation, up to 8. None for data
-    in tensors, which is quicker to index than to hand over, nor on a single core; one for an IterableDataset that does
-    not split itself among workers, because each would repeat the data. Workers are kept between passes.
-    ``pin_memory`` where there is an accelerator.
+    ``num_workers``: this process's share of the host's cores, minus one for its own computation, up to 8. No workers
+    for data in tensors, which is faster to index than to hand over, or on a single core; one for an IterableDataset
+    that does not split itself among workers, because each would repeat the data. Workers are kept between passes.
+    ``pin_memory`` is set where there is an accelerator.
     """
     chosen: dict[str, Any] = {}
     if "num_workers" not in arguments:

@@ -1,4 +1,4 @@
-"""A small file beside the checkpoints that says: a signal stopped this training cleanly, start it again."""
+"""A small file next to the checkpoints that says: a signal stopped this training cleanly, start it again."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SCHEMA = "hotloop.preempted/1"
 
 
 def write_marker(folder: Path, *, signal_number: int, step: int, checkpoint: Path) -> None:
-    """Written when the checkpoint is whole; torchrun's own exit code cannot tell this from a crash."""
+    """Written when the checkpoint is complete; torchrun's own exit code does not distinguish this from a crash."""
     content = {"schema": SCHEMA, "signal": signal_number, "step": step, "checkpoint": checkpoint.name}
     temporary = folder / f".{NAME}.tmp"
     with open(temporary, "w") as file:
@@ -23,7 +23,7 @@ def write_marker(folder: Path, *, signal_number: int, step: int, checkpoint: Pat
 
 
 def read_marker(folder: str | Path) -> dict[str, Any] | None:
-    """What the last stop by a signal left; None when the training ended in another way or goes on."""
+    """The marker of the last stop by a signal; None when the training ended in another way or is still running."""
     try:
         content = json.loads((Path(folder) / NAME).read_text())
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""Seed, epoch and position -> which samples each rank takes in each micro-batch; every sample once, on any world size.
+"""Seed, epoch and position -> the samples of each rank in each micro-batch; every sample once, on any world size.
 
 One optimizer step takes the next ``window`` samples of the epoch's permutation: world size x accumulation x batch size.
 As long as that product stays the same, every step sees the same samples on any number of ranks.
@@ -18,7 +18,7 @@ Part = tuple[int, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """How an epoch is cut. ``batch_size`` is that of one micro-batch on one rank."""
+    """How an epoch is divided. ``batch_size`` is that of one micro-batch on one rank."""
 
     samples_count: int
     batch_size: int
@@ -33,17 +33,17 @@ class Layout:
         return self.batch_size * self.world_size * self.accumulate
 
     def full_steps(self, start: int) -> int:
-        """Optimizer steps with a whole window from sample ``start`` to the end of the epoch."""
+        """Optimizer steps with a full window from sample ``start`` to the end of the epoch."""
         return max(0, self.samples_count - start) // self.window
 
     def rest(self, start: int) -> int:
-        """Samples after the whole windows: those of the last, smaller step. Zero where they are dropped."""
+        """Samples after the full windows: those of the last, smaller step. Zero where they are dropped."""
         return 0 if self.drop_last else max(0, self.samples_count - start) % self.window
 
     def rest_parts(self, rest: int) -> list[Part]:
         """This rank's micro-batches of the last step: as many on every rank, sizes that differ by one at most.
 
-        A rank for which nothing is left has a part of zero samples.
+        A rank for which nothing is left gets a part of zero samples.
 
         >>> Layout(samples_count=5, batch_size=4, world_size=2, rank=1).rest_parts(5)
         [(3, 2)]
@@ -54,7 +54,7 @@ class Layout:
         return [(starts[i], starts[i + 1] - starts[i]) for i in range(self.rank, count, self.world_size)]
 
     def least_part(self, rest: int) -> int:
-        """Samples of the smallest batch that any rank is given in the last step; at least 1.
+        """Samples of the smallest batch that any rank gets in the last step; at least 1.
 
         >>> Layout(samples_count=3, batch_size=4, world_size=2).least_part(3)
         1
@@ -66,9 +66,9 @@ class Layout:
 
 
 class BatchOrder(Sampler[list[int]]):
-    """A batch sampler for map-style data sets: its batches follow from seed, epoch and position alone.
+    """A batch sampler for map-style datasets: its batches follow from seed, epoch and position alone.
 
-    ``set_position`` before each epoch (the Trainer does). A part without samples repeats one: it weighs nothing.
+    ``set_position`` before each epoch (the Trainer does). A part without samples repeats one with weight 0.
     """
 
     def __init__(self, layout: Layout, *, shuffle: bool, seed: int) -> None:
@@ -84,11 +84,11 @@ class BatchOrder(Sampler[list[int]]):
 
     @property
     def pass_seed(self) -> int:
-        """What the random draws of this rank's samples follow from, in this epoch."""
+        """The seed of the random draws of this rank's samples in this epoch."""
         return (self.seed + self.epoch) * 65_537 + self.layout.rank
 
     def permutation(self) -> torch.Tensor:
-        """The order of the whole epoch, the same on every rank."""
+        """The order of the entire epoch, the same on every rank."""
         count = self.layout.samples_count
         if not self.shuffle:
             return torch.arange(count)

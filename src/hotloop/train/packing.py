@@ -1,4 +1,4 @@
-"""Token sequences of any lengths -> rows of one length that hold several each, and what keeps them apart in a model."""
+"""Token sequences of any lengths -> rows of one length with several each, and the data that separates them."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ import torch
 from hotloop.core.errors import UsageError
 
 IGNORED = -100
-"""The label that torch's cross entropy, and with it Transformers' models, leave out."""
+"""The label that torch's cross entropy, and so Transformers' models, ignore."""
 ADDITIVE_KINDS = (None, "eager", "sdpa")
-"""Attention of a Transformers model that takes a mask of four dimensions as it is."""
+"""Attention of a Transformers model that takes a four-dimensional mask as it is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackedBatch:
-    """Rows of packed sequences; B rows of T positions. What is not a token of a sequence is padding, at a row's end."""
+    """Rows of packed sequences; B rows of T positions. Everything else is padding, at a row's end."""
 
     input_ids: torch.Tensor
     """(B, T) int64."""
     labels: torch.Tensor
     """(B, T) int64: the tokens again, for a loss that shifts them by one as Transformers' models do; -100 at padding
-    and at the first token of each sequence, which would be predicted from another one's last."""
+    and at the first token of each sequence, which would be predicted from another sequence's last."""
     position_ids: torch.Tensor
     """(B, T) int64: from 0 in each sequence, and in the padding."""
     sequence_ids: torch.Tensor
@@ -54,9 +54,9 @@ class PackedBatch:
     def inputs_for(self, model: torch.nn.Module) -> dict[str, torch.Tensor]:
         """The model's keyword arguments: input_ids, labels, position_ids and attention_mask, on the model's device.
 
-        The mask is ``allowed()`` as a sum to attention's scores: 0, or the least number of the model's floating type.
-        Without both of the last two, tokens would attend to other sequences. Raises UsageError where the model's
-        ``forward`` does not take them by name, or its attention is known to read the mask in another way.
+        The mask is ``allowed()`` as a term added to the attention scores: 0, or the smallest number of the model's
+        floating type. Without both of the last two, tokens would attend to other sequences. Raises UsageError where the
+        model's ``forward`` does not take them by name, or its attention is known to read the mask differently.
         """
         wanted = inspect.signature(model.forward).parameters
         missing = [name for name in ("position_ids", "attention_mask") if name not in wanted]
@@ -69,7 +69,7 @@ class PackedBatch:
         kind = getattr(getattr(model, "config", None), "_attn_implementation", None)
         if kind not in ADDITIVE_KINDS:
             raise UsageError(
-                f"{type(model).__name__} attends with {kind!r}, which does not take a mask of four dimensions: load it "
+                f"{type(model).__name__} uses {kind!r} attention, which takes no four-dimensional mask: load it "
                 "with attn_implementation='sdpa', or give it cu_seqlens by hand"
             )
         weight = next((one for one in model.parameters() if one.is_floating_point()), torch.empty(0))
@@ -92,9 +92,9 @@ def pack_sequences(sequences: Iterable[Sequence[int] | torch.Tensor], length: in
     ([[1, 2, 3, 6], [4, 5, 0, 0]], [[0, 1, 2, 0], [0, 1, 0, 1]])
 
     As ``collate_fn``: ``lambda samples: pack_sequences([one["input_ids"] for one in samples], 512)``, and in the loop
-    ``model(**packed.inputs_for(model))``. Of a causal language model each token's loss is the one that it has alone;
-    the mean over all labels is that of the unpacked batch. At most 11/9 of the fewest possible rows, and one, are used
-    (Dosa 2007). Raises UsageError for a sequence that is empty, longer than ``length``, or not of whole numbers.
+    ``model(**packed.inputs_for(model))``. For a causal language model, each token's loss is what it would be unpacked;
+    the mean over all labels is that of the unpacked batch. It uses at most 11/9 of the fewest possible rows, plus one
+    (Dosa 2007). Raises UsageError for a sequence that is empty, longer than ``length``, or not of integers.
     """
     rows_ids = [_to_ids(one, place, length) for place, one in enumerate(sequences)]
     if not rows_ids:

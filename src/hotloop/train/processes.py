@@ -19,7 +19,7 @@ from hotloop.core.errors import UsageError
 
 
 def seed_generators(seed: int) -> None:
-    """Seed every kind of generator that this process has; numpy's only where it is imported."""
+    """Seed every kind of generator that this process has; numpy's only if it is imported."""
     torch.manual_seed(seed)
     random.seed(seed)
     numpy: Any = sys.modules.get("numpy")
@@ -28,7 +28,7 @@ def seed_generators(seed: int) -> None:
 
 
 def read_generators() -> dict[str, Any]:
-    """Where every generator stands. numpy is absent when nothing imported it."""
+    """The state of every generator. numpy is absent when nothing imported it."""
     version, words, gauss = random.getstate()
     found: dict[str, Any] = {
         "torch": encode_state(torch.get_rng_state()),
@@ -72,15 +72,15 @@ def decode_state(text: str) -> torch.Tensor:
 
 
 SINGLE_DEVICES = ("cpu", "mps")
-"""Kinds of which a host has one, whatever the local rank."""
+"""Kinds that a host has only one of, whatever the local rank."""
 _LET_GO_S = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranks:
-    """Where this process stands among its peers. The groups are None on one rank.
+    """The position of this process among its peers. The groups are None on one rank.
 
-    ``control`` carries the question whether to stop, ``saving`` what the thread that writes checkpoints has to say:
+    ``control`` carries the question whether to stop, ``saving`` the messages of the thread that writes checkpoints:
     each is used by one thread only, on the CPU, so neither waits for the gradients.
     """
 
@@ -92,7 +92,7 @@ class Ranks:
 
 
 def join_ranks(*, backend: str | None, device: str | torch.device | None) -> Ranks:
-    """Join the process group that torchrun's variables describe, unless the script has made it."""
+    """Join the process group that torchrun's variables describe, unless the script has created it."""
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
     if device is None:
@@ -137,7 +137,7 @@ def first_error(error: BaseException | None, group: Any) -> str | None:
 def _let_go() -> None:
     """The last thing before the interpreter ends.
 
-    A thread of gloo drops its last message a moment after that was delivered. Where this needs the interpreter while it
+    A thread of gloo drops its last message a moment after that was delivered. If this needs the interpreter while it
     ends, C++ ends the process with SIGABRT, after everything was trained and saved (6 of 65 runs of two ranks with
     FSDP2 on busy cores).
     """

@@ -1,6 +1,6 @@
 """SIGTERM or SIGUSR1 on any rank -> all ranks stop after the same step.
 
-Handlers only note the signal. On several ranks the notes are compared by an all_reduce on the CPU that is begun at one
+Handlers only note the signal. On several ranks, the notes are compared by an all_reduce on the CPU that begins at one
 check and read at the next, so nobody waits for it; checks are about a second apart, at the same steps on every rank.
 """
 
@@ -30,9 +30,9 @@ _MOST_STEPS = 1000
 def keep_from_signals(loader: DataLoader[Any]) -> None:
     """Let the loader's future workers outlive a signal that asks this process to stop after its step.
 
-    torchrun signals the whole process group of a rank, and Slurm every process of the job when it queues the job again;
-    a worker that ends at once is an error in the rank before it has saved. So workers get a group of their own and stay
-    until the rank exits or is gone.
+    torchrun signals the entire process group of a rank, and Slurm every process of the job when it queues the job
+    again; a worker that ends immediately is an error in the rank before it has saved. So workers get a group of their
+    own and stay until the rank exits or is gone.
     """
     if not isinstance(loader.worker_init_fn, _UntilTheRankEnds):
         loader.worker_init_fn = _UntilTheRankEnds(loader.worker_init_fn, _exit_flag())
@@ -47,7 +47,7 @@ def _exit_flag() -> Any:
 
 
 class _UntilTheRankEnds:
-    """A worker_init_fn around the script's own; a class, so that workers started by spawn can be given it."""
+    """A worker_init_fn around the script's own; a class, so that it can be passed to workers started by spawn."""
 
     def __init__(self, inner: Callable[[int], None] | None, exits: Any) -> None:
         self._inner = inner
@@ -68,7 +68,7 @@ class _UntilTheRankEnds:
 
 
 class StopWatch:
-    """A context that notes signals; ``check`` answers the signal that all ranks have agreed to stop for."""
+    """A context that notes signals; ``check`` returns the signal that all ranks have agreed to stop for."""
 
     def __init__(self, group: Any) -> None:
         self._group = group
@@ -95,7 +95,7 @@ class StopWatch:
         self.noted = self.noted or number
 
     def check(self, steps: int) -> tuple[int, int]:
-        """The agreed signal (0: none) and in how many steps to check again.
+        """The agreed signal (0: none), and the number of steps until the next check.
 
         ``steps`` were made since the last check. All ranks call it after the same steps.
         """

@@ -1,4 +1,4 @@
-"""Trainer: model, optimizer and a function for the loss -> a training on any number of ranks, resumable to the bit."""
+"""Trainer: model, optimizer and a loss function -> a training on any number of ranks that resumes bit for bit."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ from .processes import Ranks, first_error, join_ranks
 from .stopping import StopWatch, keep_from_signals
 
 Step = Callable[[Any, Any], torch.Tensor]
-"""``step(model, batch)`` calls the model and answers the mean loss over the batch's samples."""
+"""``step(model, batch)`` calls the model and returns the mean loss over the batch's samples."""
 
 PREEMPTED_EXIT_CODE = 75
-"""EX_TEMPFAIL: stopped by a signal, saved, to be started again."""
+"""EX_TEMPFAIL: stopped by a signal, saved, ready to be started again."""
 
 _PRECISIONS = {"bf16": "bf16-autocast", "fp16": "fp16-autocast"}
 _ACCUMULATION = "accumulation"
@@ -58,11 +58,11 @@ _SHARDING = "fsdp2"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoints:
-    """Where and when a Trainer saves. A path in its place means these defaults.
+    """Where and when a Trainer saves. A path instead of it means these defaults.
 
-    ``resume``: 'auto' continues from the newest whole checkpoint of the folder, 'never' refuses a folder that holds
-    some, a path continues from that one. ``keep`` None keeps all. ``on_error``: 'stop' the training or 'continue' it
-    (with a warning) when one cannot be written.
+    ``resume``: 'auto' continues from the newest complete checkpoint of the folder, 'never' refuses a folder with
+    checkpoints, a path continues from that checkpoint. ``keep`` None keeps all. ``on_error``: 'stop' the training or
+    'continue' it (with a warning) when one cannot be written.
     """
 
     folder: str | Path
@@ -75,19 +75,19 @@ class Checkpoints:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FitResult:
-    """How a ``fit`` ended. Counts include what earlier runs did before a resume."""
+    """How a ``fit`` ended. Counts include those of earlier runs before a resume."""
 
     steps_count: int
     epochs_count: int
     resumed_from: Path | None
     validation_losses: tuple[float, ...]
-    """Of this run, in order."""
+    """The losses of this run, in order."""
     records: tuple[AppliedTechnique, ...]
-    """What the strategy changed, and what did not apply."""
+    """The strategy's changes, and the parts that did not apply."""
 
 
 class Preempted(SystemExit):
-    """A signal stopped the training after a whole step, and that is saved. Uncaught, the process exits with 75."""
+    """A signal stopped the training after a complete step, which is saved. Uncaught, the process exits with 75."""
 
     def __init__(self, *, signal_number: int, step: int, checkpoint: Path | None) -> None:
         super().__init__(PREEMPTED_EXIT_CODE)
@@ -98,21 +98,21 @@ class Preempted(SystemExit):
 
 @dataclass(slots=True)
 class _Place:
-    """Where the training stands; written into checkpoints."""
+    """The current position of the training; written into checkpoints."""
 
     step: int = 0
     epoch: int = 0
     samples: int = 0
-    """Of this epoch, over all ranks; batches of this rank for a loader whose order is its own."""
+    """Samples taken in this epoch, over all ranks; batches of this rank for a loader with its own order."""
 
 
 class Trainer:
     """Trains; callbacks are plain objects with any of on_fit_start(trainer), on_step_end(trainer, loss),
     on_validation(trainer, loss), on_fit_end(trainer, result), state_dict() and
-    load_state_dict(state). Losses are given as tensors: reading one waits for the device, so nothing here does.
+    load_state_dict(state). Losses are passed as tensors: reading one waits for the device, so nothing here does.
 
-    ``optimizer`` is one, or a function of the model's parameters that builds it (needed where a strategy replaces the
-    parameters, such as FSDP); ``scheduler`` likewise, of the optimizer, and advances once per step.
+    ``optimizer`` is an optimizer, or a function of the model's parameters that builds it (needed where a strategy
+    replaces the parameters, as FSDP does); ``scheduler`` is the same for the optimizer, and advances once per step.
     """
 
     def __init__(
@@ -161,11 +161,11 @@ class Trainer:
     def fit(
         self, train: Iterable[Any], val: Iterable[Any] | None = None, *, epochs: int = 1, max_steps: int | None = None
     ) -> FitResult:
-        """Train for so many epochs, or optimizer steps, counted from the very first run of this training.
+        """Train for this many epochs, or optimizer steps, counted from the very first run of this training.
 
-        ``train`` is a DataLoader with the batch size of one rank. Over a map-style data set with torch's own random or
+        ``train`` is a DataLoader with the batch size of one rank. Over a map-style dataset with torch's own random or
         sequential sampler the order follows from ``seed`` and the epoch, is split over the ranks, and no sample is lost
-        or repeated, whatever the number of ranks. Any other loader gives its own order.
+        or repeated, whatever the number of ranks. Any other loader keeps its own order.
         """
         seed_generators(self.seed + self.ranks.rank)
         found = self._resume()
@@ -208,7 +208,7 @@ class Trainer:
 
     @torch.no_grad()
     def validate(self, val: Iterable[Any]) -> float:
-        """The mean loss over all samples of all ranks, in eval mode. Random number generators stay where they are."""
+        """The mean loss over all samples of all ranks, in eval mode. Random number generators keep their state."""
         loader, order = self._prepare_loader(val)
         if order is not None:
             order.set_position(0, 0)
@@ -233,7 +233,7 @@ class Trainer:
     # -- what `run --strategy` and tune hand over ----------------------------------------------------------------------
 
     def _take_over(self, offer: Offer, *, has_built_optimizer: bool) -> None:
-        """Choices that the command was started with and that nobody else can apply. What the script chose stays."""
+        """Choices that the command was started with and that nothing else can apply. The script's own choices stay."""
         own = {one.technique for one in self.strategy.choices} | ({_ACCUMULATION} if self.split > 1 else set())
         taken: list[Choice] = []
         for choice in offer.strategy.choices:
@@ -261,7 +261,7 @@ class Trainer:
             self._offer.emit(record)
 
     def _check_split(self, batch: Any) -> None:
-        """Once, at the first batch: parts that were asked for from outside must not end a training they do not fit."""
+        """Once, at the first batch: parts that were requested from outside must not end a training they do not fit."""
         if self._offer is None or _ACCUMULATION not in self._taken:
             return
         choice = self._offer.strategy.get(_ACCUMULATION)
@@ -297,14 +297,14 @@ class Trainer:
         return torch.nn.parallel.DistributedDataParallel(**arguments)
 
     def _shard_model(self, model: torch.nn.Module) -> Any:
-        """The model cut over the ranks, from rank 0's values, as DistributedDataParallel would start."""
+        """The model sharded over the ranks, from rank 0's values, as DistributedDataParallel would start."""
         for tensor in (*model.parameters(), *model.buffers()):
             dist.broadcast(tensor.detach(), src=0)
         built = self._applier.model_met(model)
         entries = [one for one in self._applier.records if one.technique == _SHARDING]
         if not any(one.status == "applied" for one in entries):
             # Neither cut nor copied, every rank would train a model of its own.
-            if _SHARDING in self._taken:  # it was asked for beside the script, which trains as it would without
+            if _SHARDING in self._taken:  # it was requested from outside the script, which trains as it would without
                 return self._wrap_model(built)
             why = entries[-1].detail if entries else "it is limited to other places (where)"
             raise UsageError(
@@ -337,7 +337,7 @@ class Trainer:
         return scaler
 
     def _prepare_loader(self, given: Any) -> tuple[Any, BatchOrder | None]:
-        """A loader in an order that can be resumed, where the given one allows it; made once for each."""
+        """A loader in an order that can be resumed, where the given loader allows it; created once for each."""
         if id(given) in self._loaders:
             kept, loader, order = self._loaders[id(given)]
             if kept is given:
@@ -395,11 +395,11 @@ class Trainer:
         return {name: value for name, value in parts.items() if value is not None}
 
     def _own_parts(self) -> dict[str, Any]:
-        """What each rank keeps for itself: gradients that its communication hooks have not sent yet."""
+        """State that each rank keeps for itself: gradients that its communication hooks have not sent yet."""
         return {f"compression-{index}": hook for index, hook in enumerate(hooks_of(self.model))}
 
     def _restore_own(self, checkpoint: Checkpoint) -> None:
-        """Gradients that were not sent may begin at zero again; what differs does so on all ranks alike."""
+        """Gradients that were not sent may begin at zero again; any difference is the same on all ranks."""
         parts = self._own_parts()
         error: CheckpointError | None = None
         try:
@@ -412,7 +412,7 @@ class Trainer:
         if text is not None:
             for part in parts.values():
                 part.forget()
-            warnings.warn(f"{text}: what communication hooks keep of gradients begins at zero", stacklevel=4)
+            warnings.warn(f"{text}: the gradients that communication hooks keep start at zero", stacklevel=4)
 
     def _state(self, order: BatchOrder | None, accumulate: int) -> dict[str, Any]:
         groups = self.optimizer.param_groups
@@ -427,7 +427,7 @@ class Trainer:
         }
 
     def _resume(self) -> Checkpoint | None:
-        """Load the checkpoint that is asked for. What belongs to the loader waits until that runs."""
+        """Load the requested checkpoint. The loader's part waits until the loader runs."""
         if self.checkpoints is None:
             return None
         chosen: list[str | None] = [None, None]  # the path, and why there is none
@@ -487,7 +487,7 @@ class Trainer:
 
 
 class _Run:
-    """The loop of one ``fit``: what can be fixed before it begins, so that a step does only what a step must."""
+    """The loop of one ``fit``: everything that can be settled before it begins, so that a step does only its work."""
 
     def __init__(
         self,
@@ -528,7 +528,7 @@ class _Run:
         return self.max_steps is not None and self.trainer.place.step >= self.max_steps
 
     def train_epoch(self, watch: StopWatch) -> int:
-        """Train to the end of the epoch or of ``max_steps``; answers the signal that stopped it before, or 0."""
+        """Train to the end of the epoch or of ``max_steps``; returns the signal that stopped it earlier, or 0."""
         trainer, place = self.trainer, self.trainer.place
         taken = self.accumulate if self.order is None else self.order.layout.window
         left_count = self._steps_left()
@@ -559,7 +559,7 @@ class _Run:
         return 0
 
     def save(self) -> None:
-        """Save this step, unless it was or there is nowhere to. Errors of earlier saves come out here."""
+        """Save this step, unless it is saved or there is nowhere to save. Raises errors of earlier saves."""
         trainer, step = self.trainer, self.trainer.place.step
         if self.writer is None or self._saved_step == step:
             return
@@ -577,7 +577,7 @@ class _Run:
             self._bear(error)
 
     def settle(self) -> None:
-        """Wait for the save that is under way."""
+        """Wait for the save in progress."""
         if self.writer is None:
             return
         try:
@@ -595,7 +595,7 @@ class _Run:
         return _NEVER if self.writer is None or self._every is None else (step // self._every + 1) * self._every
 
     def _steps_left(self) -> int | None:
-        """In this epoch, the smaller last step too; None where only the loader's end will tell."""
+        """In this epoch, including the smaller last step; None where only the loader's end will show."""
         place = self.trainer.place
         if self.order is not None:
             layout = self.order.layout
@@ -605,7 +605,7 @@ class _Run:
         return max(0, -(-(len(self.loader) - place.samples) // self.accumulate))
 
     def _begin_epoch(self) -> Iterator[Any]:
-        """The epoch's batches from where the training stands, with every generator as it was there."""
+        """The epoch's batches from the current position of the training, with every generator in its state there."""
         place, found, self._found = self.trainer.place, self._found, None
         private = None if found is None else found.private
         same_ranks = found is not None and found.world_size == self.trainer.ranks.world_size
@@ -684,7 +684,7 @@ class _Run:
     def _parts(self, batch: Any, *, is_whole: bool) -> Iterable[tuple[Any, float, bool]]:
         """The parts of a batch (technique `accumulation`), each with its share of the samples and whether it is last.
 
-        In the smaller last step there are as many on every rank, or their exchanges would not meet.
+        In the smaller last step, every rank has the same number of parts, or their exchanges would not match.
         """
         count = self.trainer.split
         if count > 1 and self.order is not None and not is_whole:
@@ -695,9 +695,9 @@ class _Run:
         return ((one.batch, one.weight, one.is_last) for one in micro_batches(self.trainer.model, batch, count))
 
     def _weights(self) -> tuple[list[float], list[float]]:
-        """What each micro-batch's mean loss counts in a step: in all steps, and in the smaller last one (may be empty).
+        """The weight of each micro-batch's mean loss: in all steps, and in the smaller last one (may be empty).
 
-        DistributedDataParallel divides by the number of ranks; a rank's share of a step's samples is made up for it.
+        DistributedDataParallel divides by the number of ranks; the weights make up for a rank's share of the samples.
         """
         whole = [1.0 / self.accumulate] * self.accumulate
         start = self.trainer.place.samples
@@ -733,7 +733,7 @@ def _choose(precision: str, accumulate: int, strategy: Strategy | str | Path | N
 
 
 def _record_of(choice: Choice, status: str, detail: str, numerics: str | None = None) -> AppliedTechnique:
-    """What became of a choice that no object was changed for."""
+    """The outcome of a choice that changed no object."""
     return AppliedTechnique(
         technique=choice.technique,
         settings=dict(choice.settings),
@@ -757,12 +757,12 @@ def _check_checkpoints(checkpoints: Checkpoints | None) -> None:
 
 
 def _accumulation_to_resume(trainer: Trainer, found: Checkpoint, order: BatchOrder | None) -> int:
-    """How many batches make a step, so that a step takes as many samples as before; errors where it cannot be so."""
+    """How many batches make a step, so that a step takes as many samples as before; errors where that is impossible."""
     there = found.state["order"]
     if order is None:
         if there is not None or found.world_size != trainer.ranks.world_size:
             raise CheckpointError(
-                f"{found.path} stands at a place in {'an order of hotloop' if there else 'a loader of its own order'} "
+                f"{found.path} holds a position in {'an order of hotloop' if there else 'a loader of its own order'} "
                 f"on {found.world_size} ranks: this loader on {trainer.ranks.world_size} cannot continue there"
             )
         return trainer.accumulate
@@ -794,7 +794,7 @@ def _identity_of(order: BatchOrder) -> dict[str, Any]:
 
 
 def _is_shuffled(loader: Any) -> bool | None:
-    """Whether a loader shuffles; None when its order is not one that follows from a seed alone."""
+    """Whether a loader shuffles; None when its order does not follow from a seed alone."""
     if type(loader) is not DataLoader or isinstance(loader.dataset, IterableDataset) or loader.batch_size is None:
         return None
     sampler = loader.sampler
@@ -807,7 +807,7 @@ def _is_shuffled(loader: Any) -> bool | None:
 
 
 def _with_order(loader: DataLoader[Any], order: BatchOrder) -> DataLoader[Any]:
-    """The same loader with its batches in this order. Workers are seeded apart from the process's generators."""
+    """The same loader with its batches in this order. Workers are seeded separately from the process's generators."""
     arguments: dict[str, Any] = {
         name: getattr(loader, name)
         for name in ("num_workers", "collate_fn", "pin_memory", "timeout", "worker_init_fn", "persistent_workers")

@@ -183,9 +183,9 @@ def test_a_data_set_whose_own_samples_are_changed_in_place_is_not_kept(log: Path
         (Drawing, "samples draw random numbers (torch), which a cache would freeze"),
         (OwnDraws, "samples draw random numbers (dataset.own), which a cache would freeze"),
         (Pictures, "a sample contains test_cache_samples.Picture"),
-        (lambda log: Stream(), "Stream is iterable: its samples have no index to keep them by"),
+        (lambda log: Stream(), "Stream is iterable: its samples have no index to store them under"),
         (lambda log: [1, 2, 3], "list is a built-in class, whose instances cannot be read through a cache"),
-        (Registered, "Registered is told of its subclasses (__init_subclass__), so none can be made unnoticed"),
+        (Registered, "Registered is notified of its subclasses (__init_subclass__), so none can be made unnoticed"),
     ],
 )
 def test_refusals(make: Callable[[Path], Any], why: str, log: Path) -> None:

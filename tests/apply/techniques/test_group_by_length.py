@@ -166,10 +166,10 @@ def test_lengths_that_the_data_set_holds_are_used(make: Callable[[], Any], sourc
     [
         (lambda: make_loader(shuffle=False), "the script asks for its samples in order (shuffle=False)"),
         (lambda: make_loader(batch_size=1), "a batch of one sample has no padding"),
-        (lambda: make_loader(collate_fn=pad_to_64), "its batches are not padded to their longest sample, so that"),
-        (lambda: DataLoader(Stream()), "Stream is iterable: its order is its own"),
+        (lambda: make_loader(collate_fn=pad_to_64), "its batches are not padded to their longest sample, so grouping"),
+        (lambda: DataLoader(Stream()), "Stream is iterable: it defines its own order"),
         (lambda: make_loader(list(range(50)), collate_fn=None), "its samples hold no sequence"),
-        (lambda: make_loader([[1, 2]] * 50, collate_fn=None), "32 samples that were looked at all have a length of 2"),
+        (lambda: make_loader([[1, 2]] * 50, collate_fn=None), "32 examined samples all have a length of 2"),
         (
             lambda: make_loader(shuffle=None, sampler=RandomSampler(range(COUNT), replacement=True)),
             "the sampler draws with replacement, or not every sample",

@@ -37,7 +37,7 @@ def current_agent() -> Agent | None:
 
 
 def subscribers_of(agent: Agent) -> dict[str, Wrap]:
-    """What observe does at each site, by site id (collectives and copies by their prefix)."""
+    """The wrappers of observe, by site id (collectives and copies by their prefix)."""
     collective = hooks.wrap_phase(agent, FIELD["communication_ns"])
     return {
         "loader-init": hooks.wrap_init(agent.loader_built),
@@ -64,7 +64,7 @@ def subscribers_of(agent: Agent) -> dict[str, Wrap]:
 
 
 def arm_agent(options: dict[str, Any]) -> Agent | None:
-    """Patch torch in this process; None where nobody reads what it would note. Arming twice answers the same agent."""
+    """Patch torch in this process; None where nobody reads what it would note. Arming twice returns the same agent."""
     global _agent
     if _agent is not None:
         return _agent
@@ -158,7 +158,7 @@ def _changes(options: dict[str, Any], session: Session) -> dict[Site, Wrap]:
 
 
 def _notes(options: dict[str, Any], session: Session) -> dict[str, Wrap]:
-    """What a trial, a rehearsal of ``hotloop drill`` or ``--watch-numbers`` notes beside the recording, by site id."""
+    """The wrappers of a trial, a drill's rehearsal or ``--watch-numbers``, added to the recording's, by site id."""
     if options.get("trial", {}).get("is_rehearsal"):
         from hotloop.agent.observe.rehearsal import RehearsalWatch
 
@@ -197,7 +197,7 @@ def _cuda_started(agent: Agent, timing: Wrap, changes: dict[Site, Wrap]) -> None
 
 
 def _time_devices(agent: Agent) -> None:
-    """With a torch that is built for CUDA: the device's own times of a step's phases, once a model lies on it."""
+    """With a torch that is built for CUDA: the device's own times of a step's phases, once a model is on it."""
     torch = sys.modules["torch"]
     if torch.version.cuda is None and torch.version.hip is None:
         return
@@ -211,7 +211,7 @@ def _time_devices(agent: Agent) -> None:
 
 
 def _when_cuda_starts(then: Callable[[], Any]) -> None:
-    """Call ``then`` when the training initialises CUDA, or now if it has: until then there is nothing to watch."""
+    """Call ``then`` when the training initializes CUDA, or now if it has: until then there is nothing to watch."""
     lazy_call = getattr(sys.modules["torch"].cuda, "_lazy_call", None)
     if lazy_call is not None:
         lazy_call(then)

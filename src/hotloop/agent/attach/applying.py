@@ -28,7 +28,7 @@ Call = Callable[..., Any]
 
 
 def apply_to_process(options: dict[str, Any], session: Session) -> dict[Site, Wrap]:
-    """Begin to apply the options' strategy; answers the wrappers to install, by site."""
+    """Begin to apply the options' strategy; returns the wrappers to install, by site."""
     strategy = strategy_from_mapping(options["strategy"])
     applier = Applier(
         strategy,
@@ -64,7 +64,7 @@ def apply_to_process(options: dict[str, Any], session: Session) -> dict[Site, Wr
 
 
 def function_site(name: str) -> Site:
-    """The site of a function of torch (``module:dotted.path``): one of SITES, or one that is patched for this alone."""
+    """The site of a function of torch (``module:dotted.path``): one of SITES, or a new site patched for this alone."""
     module, _, path = name.partition(":")
     known = next((site for site in SITES if (site.module, site.path) == (module, path)), None)
     return known or Site(id=f"function-{path}", module=module, path=path, aliases=ALIASES)

@@ -1,7 +1,7 @@
 """A training command -> the same command running with the agent attached, and how it ended.
 
 The child stays in our process group and gets our standard streams; nothing of it is changed but two environment
-variables. We only wait: if we are killed, the training goes on.
+variables. We only wait: if we are killed, the training continues.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SOURCE = Path(__file__).resolve().parents[2]
 SITE = SOURCE / "agent" / "attach" / "site"
 
 _SI_KERNEL = 128
-"""si_code of a signal that the kernel sent, such as SIGINT from the terminal (it reaches the child by itself)."""
+"""si_code of a signal that the kernel sent, such as SIGINT from the terminal (it reaches the child directly)."""
 TICK_S, LOOK_S = 1.0, 0.05
 """Between two calls of ``on_tick``, and the most that a signal waits until it is passed on."""
 
@@ -104,7 +104,7 @@ def run_child(
     cwd: Path | None = None,
 ) -> ChildEnd:
     """Start the command and wait. Signals that were sent to us alone are passed on; those that the terminal or a
-    supervisor sent to all of us are not repeated. A signal that we were told to ignore (nohup) the child ignores too.
+    supervisor sent to all of us are not repeated. A signal that we are set to ignore (nohup) the child ignores too.
 
     ``on_tick`` is called about once a second while the command runs.
     """
@@ -151,7 +151,7 @@ def _wait_passing_signals(
     on_tick: Callable[[], None] | None,
     watch: SignalGroupWatch,
 ) -> set[int]:
-    """Wait for the child's end; answers the signals that came."""
+    """Wait for the child's end; returns the signals that came."""
     seen: set[int] = set()
     old_mask = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
     gone, waiting = _open_child(child.pid), select.poll()
@@ -160,7 +160,7 @@ def _wait_passing_signals(
     next_tick_s = time.monotonic() + TICK_S
     try:
         while child.poll() is None:
-            # Not one wait for both: Python's sigtimedwait answers with garbage where SIGCONT comes after its time.
+            # Not one wait for both: Python's sigtimedwait returns garbage where SIGCONT comes after its time.
             if gone < 0:
                 time.sleep(LOOK_S)
             else:

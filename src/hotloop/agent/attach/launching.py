@@ -22,8 +22,8 @@ def prepare_environment(
     collector: Collector,
     strategy: Strategy | None = None,
 ) -> dict[str, str]:
-    """The environment of the child: with what the strategy sets in it, and the agent told the rest of the strategy and
-    where its events go."""
+    """The environment of the child: with the variables that the strategy sets, and for the agent the rest of the
+    strategy and where its events go."""
     options = {**options, "address": collector.address, "token": collector.token}
     if strategy is None:
         return attach_environment(variables, run_folder, options)
@@ -36,7 +36,7 @@ def prepare_environment(
 def launch_recorded(
     words: Sequence[str], name: str, variables: Mapping[str, str], options: Mapping[str, Any]
 ) -> tuple[Path, ChildEnd]:
-    """Run a command to its end, recorded under a name; answers the run folder and how the command ended."""
+    """Run a command to its end, recorded under a name; returns the run folder and how the command ended."""
     folder, notes = create_run_folder(name, words)
     write_manifest(folder, words, notes)
     collector = Collector(folder / "processes")

@@ -21,7 +21,7 @@ from hotloop.core.redact import redact_command
 def create_run_folder(name: str | None, command: Sequence[str]) -> tuple[Path, list[str]]:
     """A folder that did not exist, named after time and command without ``name``; and notes for the report.
 
-    It lies under .hotloop/ here, or under the temporary folder when this one cannot be written.
+    It is under .hotloop/ here, or under the temporary folder when this one cannot be written.
     """
     check_name(name)
     base = name or default_name(time.time(), command)
@@ -66,7 +66,7 @@ def write_manifest(
     steps_total: int | None = None,
     only_new: bool = False,
 ) -> None:
-    """Write run.json whole; with ``only_new`` the one that is there stays. ``targets`` is what is to be reached,
+    """Write run.json in one move; with ``only_new`` an existing one stays. ``targets`` is what is to be reached,
     ``steps_total`` how many steps the training will take."""
     manifest: dict[str, Any] = {
         "schema": "hotloop.run/1",

@@ -1,7 +1,7 @@
 """A process of our group that does nothing but say which signals it gets: those were sent to all of us, not to one.
 
-Supervisors send a signal to a whole group or to every process of a job, and the training has it by itself then.
-Nothing in the signal tells that from one that was sent to hotloop alone. A process beside us can.
+Supervisors send a signal to a whole group or to every process of a job, and the training then gets it directly.
+Nothing in the signal distinguishes that from a signal that was sent to hotloop alone. A second process can.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 
 PATIENCE_S = 0.1
-"""How long after a signal its twin may come: a supervisor that goes through a list of processes is no quicker."""
+"""How long after a signal its twin may come: a supervisor that goes through a list of processes takes this long."""
 LOOK_S = 0.5
 
 

@@ -92,7 +92,7 @@ COPY_SITES: tuple[Site, ...] = tuple(
 
 
 def install(site: Site, subscribers: Sequence[Wrap]) -> str | None:
-    """Replace the site's attribute by the composed wrappers; answers why that was not possible, or None."""
+    """Replace the site's attribute by the composed wrappers; returns why that was not possible, or None."""
     module = sys.modules.get(site.module)
     if module is None:
         return f"module {site.module} is not loaded"
@@ -130,5 +130,5 @@ def _owner(module: ModuleType, path: str) -> tuple[Any, str]:
 
 
 def _raw(owner: Any, name: str) -> Any:
-    """The attribute as it stands (a staticmethod stays one)."""
+    """The attribute as it is stored (a staticmethod stays one)."""
     return vars(owner).get(name) if name in vars(owner) else getattr(owner, name, None)

@@ -51,7 +51,7 @@ class UnattachedWatch:
         self._looks += 1
         own = _command_of(self._proc / str(os.getpid()))
         for pid in _descendants(self._proc, os.getpid()):
-            # The newest process that says something is nearest to the one that trains.
+            # The newest process that says something is nearest to the training process.
             if pid != self.apart and _command_of(self._proc / str(pid)) != own:  # a fork of this one waits for signals
                 self._found = why_unattached(self._proc / str(pid)) or self._found
 

@@ -17,7 +17,7 @@ from hotloop.core.trace_plan import parse_trace_plan, parse_trace_ranks
 from .run_folder import create_run_folder, default_name, join_run_folder, write_manifest
 
 REFRESH_S = 0.5
-"""hotloop's own process looks at what came several times in so long."""
+"""hotloop's own process looks several times in this period at what came."""
 RUN_VARIABLE = "HOTLOOP_WATCH_RUN"
 """Run folder of the process that began to watch, for the processes that it spawns."""
 
@@ -55,7 +55,7 @@ def begin_watching(name: str | None, options: Mapping[str, Any]) -> str:
     os.environ[RUN_VARIABLE] = str(folder)
     agent = arm_agent({"run": str(folder), **options})
     if agent is None:
-        raise HotloopError(f"nothing can be recorded: no process of hotloop's own could be started for {folder}")
+        raise HotloopError(f"nothing can be recorded: hotloop could not start its own process for {folder}")
     if not _is_spawned() and current_rank() == 0:
         atexit.register(_write_where, agent, folder, os.getpid())
     return str(folder)
@@ -90,7 +90,7 @@ def _is_spawned() -> bool:
 
 
 def _launched_wall_s() -> float | None:
-    """When our parent process was started, in seconds of wall time; None where /proc does not tell."""
+    """When our parent process was started, in seconds of wall time; None where /proc does not say."""
     try:
         ticks = int(Path(f"/proc/{os.getppid()}/stat").read_text().rpartition(")")[2].split()[19])
         boot = next(line for line in Path("/proc/stat").read_text().splitlines() if line.startswith("btime "))

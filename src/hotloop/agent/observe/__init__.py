@@ -1,1 +1,1 @@
-"""What is recorded inside the training process: phases, samples, memory; survives kill -9."""
+"""The recording inside the training process: phases, samples, memory; it survives kill -9."""

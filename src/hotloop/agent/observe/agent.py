@@ -1,7 +1,7 @@
-"""What one training process knows while it is observed: identities, flags, and the memory that events go to.
+"""The state of one training process while it is observed: identities, flags, and the memory that events go to.
 
 No object of the training is kept, not even by a weak reference: a thing is known again by its address, its type's, and
-that of a dictionary of its own. What is told of it is read once, when it is met.
+that of a dictionary of its own. Its facts are read once, when it is first met.
 """
 
 from __future__ import annotations
@@ -50,29 +50,29 @@ from .ring import Ring
 from .stack_access import current_thread_state, describe_access
 
 LEARNING_BACKWARDS = 4
-"""Until so many backwards have ended, modules inside the outermost one are looked at (autocast, sizes of batches)."""
+"""Until this many backwards have ended, modules inside the outermost one are looked at (autocast, batch sizes)."""
 MOST_KNOWN = 1_000
 """Objects of a kind that are known by their address; then all are forgotten."""
 MOST_TOLD = 256
-"""Models, loaders and optimizers of which facts are told; of later ones only events."""
+"""Models, loaders and optimizers whose facts are reported; later ones only cause events."""
 WATCHED_DRAWS = 4
 BUDGET_RATIO = 0.01
 """How much of the time noting events may cost."""
 FULL_STEPS, MOST_RESTED, WEIGHED_STEPS = 256, 64, 63
-"""So many first steps are all timed; later at most so many pass between two that are, weighed after every 64th."""
+"""The first steps are all timed; later at most a limited number pass between two timed ones, weighed every 64th."""
 FULL_EVENTS, WEIGHED_EVENTS, FEWEST_STEPS = 8_192, 4_096, 32
-"""A step of hundreds of forwards is weighed sooner: after so many events in all and since the last time, once so many
+"""A step of hundreds of forwards is weighed sooner: after this many events in all and since the last time, once enough
 steps were timed."""
 FULL_FORWARDS, SKIPPED_FORWARDS = 512, 15
-"""After so many forwards without gradients in one step one in sixteen is timed."""
+"""After this many forwards without gradients in one step, one in sixteen is timed."""
 MATCHED_STEPS = 64
-"""In so many first steps inputs are identified in any case."""
+"""In this many first steps, inputs are always identified."""
 MOST_IDENTIFIED = 32
-"""Of so many forwards without gradients between two steps the inputs are identified: rollouts have thousands."""
+"""Inputs of this many forwards without gradients between two steps are identified: rollouts have thousands."""
 SLOW_NS, FAST_NS = 2_000_000_000, 250_000_000
-"""Between two looks at what torch counts by itself (compilation, a device's memory, DDP): at least so long."""
+"""The least time between two looks at what torch itself counts (compilation, a device's memory, DDP)."""
 HELD_STEPS = 3
-"""After so many steps of an optimizer its state is there."""
+"""After this many steps of an optimizer, its state exists."""
 FIRST_LOOK = 1 + HELD_STEPS
 DDP_LOOKS, DDP_EVERY = 12, 100
 """Torch itself times DDP's first ten iterations, and then one in a hundred."""
@@ -154,7 +154,7 @@ class Agent:
         self.missing: list[str] = []
         self.pending: list[dict[str, Any]] = []
         self.session: Any = None
-        """What replays the events here too, where that was asked for (observe/local.py)."""
+        """The replay of the events in this process, if requested (observe/local.py)."""
         self.time_on_device: Callable[[Agent, int], None] | None = None
         """Called with the index of the device of the first model on one, where a device can be timed."""
         self.fulfill: Callable[[Agent, int], None] | None = None
@@ -186,7 +186,7 @@ class Agent:
         self.steps = self.rests_for = self.rest_left = self.rest_from = self.skips = 0
         self.weighed_at, self.weigh_from = (0, 0), WEIGHED_EVENTS
         self.fewest_nograd, self.usual_nograd = MOST_KNOWN, 0
-        """Forwards without gradients that each step since the last weighing had; so many wake no hooks that rest."""
+        """Forwards without gradients of each step since the last weighing; this many do not wake hooks that rest."""
         self.modules: dict[int, tuple[int, int, int, bool]] = {}
         self.loaders: dict[int, tuple[int, int]] = {}
         self.optimizers: dict[int, int] = {}
@@ -213,7 +213,7 @@ class Agent:
         self.begin()
 
     def claim(self) -> bool:
-        """The first thread that trains is the one that is observed; True when that is the calling thread."""
+        """The first thread that trains is observed; True when that is the calling thread."""
         if self.started or self.owner == 0:
             return False
         self.owner = get_ident()
@@ -263,7 +263,7 @@ class Agent:
 
     @undispatched
     def describe_batch(self, batch: Any) -> tuple[int, int, int, int]:
-        """What BATCH_OUT says of a batch."""
+        """The values of BATCH_OUT for a batch."""
         try:
             described = inputs.describe_batch(batch)
             self._copier.look(batch)
@@ -289,7 +289,7 @@ class Agent:
 
     @undispatched
     def forward_begins(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
-        """An outermost forward; 1 where its result is to be described."""
+        """An outermost forward; 1 where its result has to be described."""
         try:
             held = _module_dict(module)
             known = self.modules.get(key_of(module))
@@ -361,7 +361,7 @@ class Agent:
 
     @undispatched
     def describe_result(self, result: Any) -> int:
-        """Of what a new module returned: 1 for a tensor, 2 for one that needs gradients, else 0."""
+        """For the result of a new module: 1 for a tensor, 2 for a tensor that needs gradients, else 0."""
         try:
             tensor = inputs.first_tensor(result)
             return 0 if tensor is None else 1 + int(tensor.requires_grad)
@@ -465,7 +465,7 @@ class Agent:
         self.ring.tell(facts.process_facts(self.anchor_wall_s, restart, self.options.get("affinity_cores")))
         self.tell_access()
         for missing in self.missing:
-            self.ring.tell({"kind": "health", "level": "warning", "message": f"not observed: {missing}"})
+            self.ring.tell({"kind": "health", "level": "warning", "message": f"not observed: {missing}"})  # words: ok
         for fact in self.pending:
             self.ring.tell(fact)
         self.pending.clear()
@@ -548,7 +548,7 @@ class Agent:
 
     @guarded
     def look(self, now_ns: int) -> None:
-        """What torch counts by itself: compilation, and the memory of a device."""
+        """The counts that torch itself keeps: compilation, and the memory of a device."""
         self._look_ns = min(SLOW_NS, self._look_ns * 2)
         self.next_look_ns = now_ns + self._look_ns
         if self.device_index is not None:

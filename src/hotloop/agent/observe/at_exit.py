@@ -14,7 +14,7 @@ from typing import Any
 
 
 def run_at_exit(function: Callable[[], Any]) -> Callable[[], None]:
-    """Register it; answers what ``atexit.unregister`` takes. ``function`` may be called twice."""
+    """Register it; returns what ``atexit.unregister`` takes. ``function`` may be called twice."""
 
     def finish() -> None:
         try:

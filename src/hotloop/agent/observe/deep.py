@@ -2,7 +2,7 @@
 
 A dispatch mode sees every operator below autograd: silent, without a profiler's start-up (the first start of
 torch.profiler stalls a training for a second and prints to stderr), and it changes no number. It runs for one step
-only, never under torch.compile, with sharded tensors, with an accelerator, or beside anybody's profiler or mode.
+only, never under torch.compile, with sharded tensors, with an accelerator, or under somebody else's profiler or mode.
 """
 
 from __future__ import annotations
@@ -183,7 +183,7 @@ class DeepWindow:
             return
         self._mode, self._done = None, True
         mode.active = False
-        # Somebody's mode that outlives the step lies on top of ours: leave ours in place, switched off.
+        # Somebody's mode that outlives the step is on top of ours: leave ours in place, switched off.
         if _top_mode() is mode:
             mode.__exit__(None, None, None)
         session.recorder.in_deep_window = False
@@ -217,7 +217,7 @@ OPERATOR_COST_NS = 20_000
 
 
 PASSED_COST_NS = 5_000
-"""The same for one that is only looked at (5.2 us measured, 15 rounds of 2,000)."""
+"""The same for an operator that is only looked at (5.2 us measured, 15 rounds of 2,000)."""
 
 
 def _top_mode() -> Any:

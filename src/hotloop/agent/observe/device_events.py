@@ -2,7 +2,7 @@
 
 Each timed phase records one pair of events on the current stream. Nothing ever waits for the device: completed pairs
 are read after steps, on the training thread, and while any thread captures a CUDA graph nothing is recorded and nothing
-is queried. A pair spans all that was queued between its ends, idle time included; it is no proof of what ran.
+is queried. A pair spans all that was queued between its ends, idle time included; it does not prove what ran.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ H2D = FIELD["h2d_ns"]
 POOL_PAIRS = 256
 """Pairs in flight at most. A launch queue holds about 1,000 kernels, so a step has far fewer pairs ahead of it."""
 MIN_INTERVAL_NS = 20_000_000
-"""At most one row in so long is timed: about 10 us of recording a phase stay far below half a percent."""
+"""At most one row in this time is timed: about 10 us of recording a phase stay far below half a percent."""
 
 Note = Callable[..., Any]
 """Notes an event: its code and arguments."""
@@ -133,8 +133,8 @@ class DeviceTimer:
     """Pairs of events per phase, from a pool of ``pool_size``. Used by the training thread alone; nothing raises.
 
     ``note`` receives TIMED where a timed step begins or ends, and DEVICE_TIMES once all of its pairs have completed: of
-    a phase that did not run 0 ns, of one that could not be measured (pool exhausted, a capture, another stream at its
-    end, an error of the device) UNKNOWN. ``fail`` receives the device's error, once.
+    a phase that did not run 0 ns, of a phase that could not be measured (pool exhausted, a capture, another stream at
+    its end, an error of the device) UNKNOWN. ``fail`` receives the device's error, once.
     """
 
     def __init__(
@@ -163,7 +163,7 @@ class DeviceTimer:
 
     @property
     def waiting_rows(self) -> int:
-        """Steps that are complete but for their pairs; never more than pairs in the pool."""
+        """Steps that are complete except for their pairs; never more than pairs in the pool."""
         return len(self._waiting)
 
     @guarded
@@ -180,7 +180,7 @@ class DeviceTimer:
     def leave(self, code: int) -> None:
         """The innermost phase that ``code`` began ends; those inside it have no end (an optimizer's step raised)."""
         if not any(phase.code == code for phase in self._open):
-            return  # it began before the timer, or is none that is timed
+            return  # it began before the timer, or is not timed
         while True:
             phase = self._open.pop()
             self._end(phase, is_complete=phase.code == code)
@@ -255,7 +255,7 @@ class DeviceTimer:
             self._note(DEVICE_TIMES, row.number, *times)
 
     def _abandon(self, reason: str) -> None:
-        """The device answered with an error: what waits stays unknown, and nothing is timed any more."""
+        """The device returned an error: what waits stays unknown, and nothing is timed any more."""
         self._row = None
         self._waiting.clear()
         if self._next_ns != _NEVER_NS:
@@ -302,7 +302,7 @@ def time_on_device(agent: Any, timer: Callable[..., DeviceTimer]) -> None:
 
 
 def time_on_cuda(agent: Any, device_index: int, captures: CaptureWatch) -> None:
-    """What the agent notes is timed on the current stream of one CUDA device too, also while another one is current."""
+    """Phases are also timed on the current stream of one CUDA device, even while another device is current."""
     import torch
 
     cuda: Any = torch.cuda

@@ -24,7 +24,7 @@ class DeviceEvent(Protocol):
 
 
 class StreamEvent:
-    """A timing event of torch.cuda that is recorded on the stream which ``current_stream`` answers at that moment."""
+    """A timing event of torch.cuda that is recorded on the stream that ``current_stream`` returns at that moment."""
 
     __slots__ = ("_current_stream", "event")
 
@@ -60,8 +60,8 @@ class Token:
 class EventPool:
     """At most ``size`` pairs in flight. Used by one thread; nothing here blocks or raises into the training.
 
-    ``stream`` answers what tells the current stream from others; a pair whose ends lie on two streams is dropped.
-    While ``is_capturing`` answers True nothing is recorded and nothing is queried.
+    ``stream`` returns what identifies the current stream; a pair whose ends are on two streams is dropped.
+    While ``is_capturing`` returns True nothing is recorded and nothing is queried.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class EventPool:
         return len(self._pending)
 
     def begin(self, key: Hashable) -> Token | None:
-        """Record the begin of a phase; None when its device time will stay unknown."""
+        """Record the start of a phase; None when its device time will stay unknown."""
         if self.failure is not None or not (self._free or self._unmade) or self._is_capturing():
             self.unknown_count += 1
             return None

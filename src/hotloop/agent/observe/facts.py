@@ -39,7 +39,7 @@ def settings_left_on() -> list[str]:
 
 
 def process_facts(anchor_wall_s: float, restart: int, affinity_cores: int | None = None) -> dict[str, Any]:
-    """Who this process is: ranks from the launcher's variables or an initialised process group.
+    """Who this process is: ranks from the launcher's variables or an initialized process group.
 
     ``affinity_cores`` is how many cores it might run on before torch was imported.
     """
@@ -84,7 +84,7 @@ def process_facts(anchor_wall_s: float, restart: int, affinity_cores: int | None
 
 
 def _run_id() -> str | None:
-    """What torchrun calls the job on all of its nodes and in all of its attempts; None with another launcher."""
+    """torchrun's id of the job, the same on all of its nodes and in all of its attempts; None with another launcher."""
     name = os.environ.get("TORCHELASTIC_RUN_ID")
     return None if name is None else redact_text(name[:200])
 
@@ -97,7 +97,7 @@ def _is_main_process() -> bool:
 def accelerator_type() -> str | None:
     """'cuda' and the like when this process uses one by now; None otherwise.
 
-    Only what is initialised counts: asking whether CUDA is available may initialise its driver, after which a
+    Only what is initialized counts: asking whether CUDA is available may initialize its driver, after which a
     training that forks would fail.
     """
     kinds = ["cuda", "mps", "xpu"]

@@ -25,7 +25,7 @@ _SINGLE = (torch.float32, torch.float64)
 
 
 class GradientWatch:
-    """``row_number`` answers the number of the row that is open. ``unseen`` says why the norms tell nothing."""
+    """``row_number`` returns the number of the row that is open. ``unseen`` says why the norms say nothing."""
 
     def __init__(self, row_number: Callable[[], int]) -> None:
         self._row_number = row_number
@@ -118,7 +118,7 @@ class GradientWatch:
         return found
 
     def _is_part_of_outer(self, parameter: Any) -> bool:
-        """Whether a step inside another one is given a part of what that one holds (a sharded optimizer's views)."""
+        """Whether a step inside another step gets a part of that step's parameters (a sharded optimizer's views)."""
         storage = parameter.untyped_storage().data_ptr()
         if self._depth:
             return storage in self._outer_storages

@@ -1,4 +1,4 @@
-"""The one place where the agent's own failures end: counted, told once, never raised into the training."""
+"""The one place where the agent's own failures end: counted, reported once, never raised into the training."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _modes_count = torch._C._len_torch_function_stack
 
 
 class Guard:
-    """Failures of the agent. ``failures`` maps 'place: error' to how often it happened; ``tell`` gets each new one."""
+    """Failures of the agent. ``failures`` maps 'place: error' to its count; ``tell`` gets each new one."""  # words: ok
 
     def __init__(self) -> None:
         self.failures: dict[str, int] = {}
@@ -50,7 +50,7 @@ def _is_theirs(error: BaseException) -> bool:
 
 
 def _tell_nobody(failure: str) -> None:
-    """Until the process has somewhere to tell it."""
+    """Until the process can report it to somebody."""
 
 
 GUARD = Guard()

@@ -53,7 +53,7 @@ CPU_GAP_NS = 20_000_000
 WEIGHED_STEPS = 63
 """After every 64th step it is weighed what the hooks cost."""
 WATCHED_FETCHES, FETCH_GAP = 64, 4
-"""Every one of the first batches is timed where it is read, and later one in so many."""
+"""All of the first batches are timed where they are read, and later one in every few."""
 _HIDDEN = "<hotloop, hidden as importlib._bootstrap>"
 _clock = time.perf_counter_ns
 _cpu_clock = time.process_time_ns
@@ -182,7 +182,7 @@ _MAP_NAMES = ("auto_collation", "hasattr", "dataset", "__getitems__", "collate_f
 _STREAM_NAMES = (
     "ended", "StopIteration", "auto_collation", "append", "next", "dataset_iter", "len", "drop_last", "collate_fn",
 )  # fmt: skip
-"""What torch's fetchers look up, in order: another torch may fetch in another way."""
+"""The names that torch's fetchers look up, in order: another torch may fetch differently."""
 
 
 def wrap_fetch(agent: Agent) -> Callable[[Call], Call]:
@@ -259,7 +259,7 @@ def wrap_fetch(agent: Agent) -> Callable[[Call], Call]:
             return in_place_of(original, fetch_samples)
         if names == _STREAM_NAMES:
             return in_place_of(original, fetch_stream)
-        agent.note_missing("fetch: this torch reads batches in another way")
+        agent.note_missing("fetch: this torch reads batches in a different way")
         return original
 
     return wrap
@@ -331,7 +331,7 @@ def wrap_module_call(agent: Agent) -> Callable[[Call], Call]:
 
         if is_known:
             return in_place_of(original, _wrapped_call_impl)
-        agent.note_missing("module-call: this torch calls modules in another way")
+        agent.note_missing("module-call: this torch calls modules in a different way")
         return original
 
     return wrap
@@ -428,7 +428,7 @@ def hook_optimizers(agent: Agent) -> None:
 
 
 def wrap_scaler_step(agent: Agent) -> Callable[[Call], Call]:
-    """GradScaler.step: a step that it skips is a step all the same."""
+    """GradScaler.step: a skipped step is a step all the same."""
 
     def wrap(original: Call) -> Call:
         @functools.wraps(original)

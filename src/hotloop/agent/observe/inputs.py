@@ -40,16 +40,16 @@ LIBRARY_BATCHES = {
 """Batches of well-known libraries, by the exact class: the attribute in which each keeps its dict."""
 GRAPH_BATCHES = ("torch_geometric.data.batch",)
 COPYING_NS, COPYING_PARTS = 20_000_000, 2_000
-"""Copies may take so long, and one part in so many of the time since: 0.05 %. Then the next one comes after a time that
-is drawn, so that nothing that recurs is always hit."""
+"""Copies may take this long, and this fraction of the time since: 0.05 %. Then the next one comes after a time that
+is drawn, so that nothing that recurs is hit every time."""
 
 _Tensor, _Parameter = torch.Tensor, torch.nn.Parameter
 _mro_of = type.__dict__["__mro__"].__get__
 _names_of = type.__dict__["__dict__"].__get__
 _all_memory = memoryview((c_ubyte * (1 << 47)).from_address(0)).cast("B")
-"""What is read of a tensor's memory is a part of this: a call of ctypes would be seen by a person's audit hook."""
+"""Reads of a tensor's memory are slices of this: a call of ctypes would be seen by a person's audit hook."""
 key_of = object.__hash__
-"""Of an object its address, in another form: ``id`` would be seen by a person's audit hook."""
+"""An object's address, in another form: ``id`` would be seen by a person's audit hook."""
 _tuple_at, _tuple_length = tuple.__getitem__, tuple.__len__
 _list_at, _list_length = list.__getitem__, list.__len__
 _dict_length, _dict_values = dict.__len__, dict.values
@@ -167,7 +167,7 @@ def describe_batch(batch: Any) -> tuple[int, int, int, int]:
     if kind is list or kind is tuple:
         declared = -_listed(batch)
     elif module_of_type(kind) in GRAPH_BATCHES:
-        # The class is made per kind of graph; its count lies in the object.
+        # The class is made per kind of graph; its count is in the object.
         count = dict_of(batch).get("_num_graphs")
         declared = count if type(count) is int else 0
     held, tokens = named(batch, TOKEN_KEYS), tensor
@@ -209,12 +209,12 @@ def identify(tensor: torch.Tensor) -> tuple[int, int]:
             seen = bytes(_all_memory[begin : min(begin + 64, address + length)])
             return hash((key_of(tensor), version, address, seen)), HAS_INPUT
         return hash((key_of(tensor), version, tensor.data_ptr())), HAS_INPUT | ON_DEVICE
-    except (RuntimeError, NotImplementedError):  # nothing that lies in plain memory
+    except (RuntimeError, NotImplementedError):  # it is not in plain memory
         return hash((key_of(tensor), version)), HAS_INPUT | ON_DEVICE
 
 
 def identify_inputs(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, int, int]:
-    """Flags, the first tensor's identity, and that of all inputs (0 where one is no tensor)."""
+    """Flags, the first tensor's identity, and that of all inputs (0 where one is not a tensor)."""
     if _function_modes():
         return 0, 0, 0
     if len(args) == 1 and not kwargs:

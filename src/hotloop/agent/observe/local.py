@@ -64,7 +64,7 @@ class LocalRing:
 
 
 class _Marked:
-    """What a subscriber sets on the recorder is for hotloop's process as well."""
+    """Settings of a subscriber on the recorder reach hotloop's process as well."""
 
     ring: Ring
 
@@ -85,7 +85,7 @@ class Session:
         ring = self._ring = agent.ring
 
         def make(clock: Callable[[], int]) -> Recorder:
-            # The engine's clock stands still while a row is looked at: what a subscriber takes is real time.
+            # The engine's clock stops while a row is looked at: what a subscriber takes is real time.
             recorder = make_recorder(_clock)
             kind = type(recorder)
             recorder.__class__ = type(kind.__name__, (_Marked, kind), {"ring": ring})
@@ -100,7 +100,7 @@ class Session:
         self.before_end: Callable[[], None] = _nothing
         self.deep_window_ns: int | None = None
         self.ends_when_idle = False
-        """Of one that began in the middle of a training: the events are replayed no longer than somebody wants rows."""
+        """For a recording that began in the middle of a training: events are replayed only while rows are wanted."""
 
     def reset_after_fork(self) -> None:
         """In a forked child nobody asked for anything."""
@@ -163,8 +163,8 @@ def _drop_row(row: Row[int]) -> None:
 
 
 def _drop_fact(fact: dict[str, Any]) -> None:
-    """So are facts."""
+    """Facts reach it as well."""
 
 
 def _nothing() -> None:
-    """Until something is to be done at the end."""
+    """Until something has to be done at the end."""

@@ -16,7 +16,7 @@ from .guard import GUARD
 
 
 class LossWatch:
-    """``take`` answers the loss of the row that ends. ``unseen`` says why losses are unknown, if they are."""
+    """``take`` returns the loss of the row that ends. ``unseen`` says why losses are unknown, if they are."""
 
     def __init__(self) -> None:
         self._row_loss: Any = None

@@ -20,7 +20,7 @@ AMOUNTS = {
     "used_bytes": r"{} is allocated by PyTorch",
     "unallocated_bytes": r"{} is reserved by PyTorch but unallocated",
 }
-"""What the texts of torch's allocators and numpy's say, by the name of the fact."""
+"""Phrases in the texts of torch's allocators and numpy's, by the name of the fact."""
 
 
 def uncaught_error() -> tuple[type[BaseException], BaseException | None] | None:
@@ -40,7 +40,7 @@ def is_out_of_memory(kind: type[BaseException], error: BaseException | None) -> 
 
 
 def read_amounts(text: str) -> dict[str, int]:
-    """Bytes by the names of AMOUNTS, as far as the text of an allocator's error tells them.
+    """Bytes by the names of AMOUNTS, as far as the text of an allocator's error has them.
 
     >>> read_amounts("CUDA out of memory. Tried to allocate 2.50 GiB. GPU 0 has a total capacity of 8.00 GiB")
     {'asked_bytes': 2684354560, 'total_bytes': 8589934592}

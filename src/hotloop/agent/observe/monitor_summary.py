@@ -47,7 +47,7 @@ class PhaseSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThreadPhase:
-    """A phase on another thread than the steps'; times in ns per call. It runs beside the steps, so it has no share."""
+    """A phase on a thread other than the steps'; times in ns per call. It overlaps with steps, so it has no share."""
 
     path: Path
     time_ns: Stats
@@ -78,7 +78,7 @@ class MonitoredMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MonitorSummary:
-    """``steps_count`` steps of which the first ``warmup_count`` are left out; ``step`` is None when none is left."""
+    """``steps_count`` steps, of which the first ``warmup_count`` are left out; ``step`` is None when none remains."""
 
     name: str | None
     rank: int | None
@@ -136,7 +136,7 @@ def _lines(summary: MonitorSummary) -> list[str]:
     step = summary.step
     if step is None:
         return [
-            f"{what}{epoch}{rank}: {_count(summary.steps_count, 'step')}, all in the warm-up; nothing to summarise yet"
+            f"{what}{epoch}{rank}: {_count(summary.steps_count, 'step')}, all in the warm-up; nothing to summarize yet"
         ]
     left_out = f", after {_count(summary.warmup_count, 'step')} of warm-up" if summary.warmup_count else ""
     lines = [f"{what}{epoch}{rank}: {_count(step.time_ns.count, 'step')}{left_out}; times in ms per step"]

@@ -1,6 +1,6 @@
 """Rows of a training -> lines of health about its loss and its gradients: first, last, and where they are not finite.
 
-Only with ``hotloop run --watch-numbers``. Nothing here waits for a device: scalars travel to pinned memory behind the
+Only with ``hotloop run --watch-numbers``. Nothing here waits for a device: scalars travel to pinned memory after the
 work that made them and are looked at when an event says that they have arrived; at the exit alone they are waited for.
 """
 
@@ -24,13 +24,13 @@ from .ranks import current_rank
 _CLOSED_BY = FIELD["closed_by"]
 
 BATCH = 64
-"""So many scalars of a device travel together."""
+"""This many scalars of a device travel together."""
 HELD_ROWS = 3
 """Until an optimizer is seen every backward closes a row: that many belong to the first step, if one comes."""
 MOST_BATCHES = 16
-"""On their way at once: the ones after that are left out and counted."""
+"""This many are on their way at once: further ones are left out and counted."""
 TELL_S = 1.0
-"""The loss is told to those who watch the training no more often."""
+"""The loss is reported to those who watch the training no more often than this."""
 _SKIPPED = -1.0
 """In place of a norm whose step a GradScaler left out: norms are never negative."""
 
@@ -145,7 +145,7 @@ class NumbersWatch:
         try:
             self._late_losses.finish()
             self._late_norms.finish()
-        except Exception as error:  # a device that has failed: what arrived before is told all the same
+        except Exception as error:  # a device that has failed: what arrived before is reported all the same
             GUARD.record("reading the last numbers", error)
         if self.loss.last is not None:
             self._tell_loss(*self.loss.last)

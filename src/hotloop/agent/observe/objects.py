@@ -1,7 +1,7 @@
 """Loaders, models and optimizers -> facts, read once an object, of what is torch's own by exact type.
 
-What lies in an object is read from its ``__dict__`` past its class, what belongs to a class from the class's own
-dictionary: no property, method or attribute hook of a person's code runs. What cannot be read so is None: not known.
+Attributes of an object are read from its ``__dict__`` past its class, those of a class from the class's own
+dictionary: no property, method or attribute hook of a person's code runs. Unreadable facts are None: unknown.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def describe_loader(loader: Any, where: Place | None) -> dict[str, Any]:
     dataset, iterable = held.get("dataset"), _plain(held.get("_dataset_kind"), int) == 1
     inner, depth = dataset, 0
     names = ("__iter__",) if iterable else ("__getitems__", "__getitem__")
-    while depth < 4:  # torch's Subset and its kin: the data set inside does the work
+    while depth < 4:  # torch's Subset and its kin: the dataset inside does the work
         below = dict_of(inner).get("dataset")
         if below is None or not module_of_type(type(inner)).startswith("torch.utils.data"):
             break
@@ -154,7 +154,7 @@ def worker_pids(iterator: Any) -> list[int]:
 
 
 class ModuleTree:
-    """The modules below one, as far as torch's own dictionaries show them, and their tensors, each once."""
+    """The modules below one, as shown by torch's own dictionaries, and their tensors, each once."""
 
     def __init__(self, root: Any) -> None:
         self.kinds: list[tuple[type, dict[str, Any]]] = []
@@ -216,7 +216,7 @@ def look_at_module(module: Any) -> tuple[int, ModuleTree]:
 
 
 def describe_model(module: Any, tree: ModuleTree) -> dict[str, Any]:
-    """Size, dtype and device of a module with parameters. What is no plain tensor counts as a tensor alone."""
+    """Size, dtype and device of a module with parameters. A tensor subclass counts as a single tensor."""
     inner = module
     for name in ("_orig_mod", "module"):
         below = dict_of(inner).get("_modules")
@@ -291,7 +291,7 @@ def _is_sharding(kind: type) -> bool:
 
 
 def _bytes_and_elements(tensor: Any) -> tuple[int, int] | None:
-    """Of a plain tensor, and of the part of a DTensor that lies here; None for all else."""
+    """Size of a plain tensor, or of this rank's part of a DTensor; None for everything else."""
     if not is_tensor(tensor):
         return _of_sharded(tensor)
     if tensor.layout is not torch.strided or tensor.is_nested:

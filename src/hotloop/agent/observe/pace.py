@@ -1,7 +1,7 @@
 """A fixed piece of work, timed between the steps of a trial -> how fast the machine was while that process measured.
 
-Neighbours on the host, other programs and the clock rate slow the training and this work alike, and much of that is to
-be seen nowhere else: a core that the hypervisor gives away for a moment holds up every parallel region of the training.
+Other virtual machines, other programs and the clock rate slow the training and this work alike, and much of that shows
+nowhere else: a core that the hypervisor takes away for a moment holds up every parallel region of the training.
 The work is a product and a sum in float64, on as many threads as the training has: no precision that a technique
 chooses touches it, it draws no random number, and its time belongs to no step.
 """
@@ -26,7 +26,7 @@ END = FIELD["end_ns"]
 SIDE = 160
 """Rows and columns of the matrices: 0.4 MB in all, two or three tenths of a millisecond on two cores."""
 MOST_SHARE_RATIO = 0.05
-"""Where the work would take more of the time than this, it is done after every so many'th step only."""
+"""Where the work would take more of the time than this, it is done only once every several steps."""
 FIRST_READINGS = 5
 """Timed after every step, to find out after how many it is done from then on."""
 MOST_READINGS = 20_000
@@ -71,7 +71,7 @@ class Pace:
 
 
 def make_tensors() -> tuple[torch.Tensor, torch.Tensor]:
-    """What the work reads and writes."""
+    """The tensors that the work reads and writes."""
     one = torch.full((SIDE, SIDE), 0.5, dtype=torch.float64, device="cpu")
     return one, torch.empty_like(one)
 

@@ -27,7 +27,8 @@ SORT_KEYS = {
     "self_cpu_memory": ("self_cpu_memory_usage",),
     "count": ("count",),
 }
-"""What ``table`` sorts by, and the names that torch has or had for it. ``self_memory`` is where the tensors lie."""
+"""The keys that ``table`` sorts by, and torch's past and present names for them. ``self_memory`` is that of the device
+where the tensors are."""
 
 
 class profile:
@@ -194,7 +195,7 @@ def torch_schedule(plan: TracePlan) -> Callable[[int], Any]:
 
 
 def write_trace(profiler: Any, folder: str, worker: str, *, gzip: bool = False) -> str:
-    """Write a Chrome trace of a stopped profiler, named as TensorBoard's handler names it; answers its path."""
+    """Write a Chrome trace of a stopped profiler, named as TensorBoard's handler names it; returns its path."""
     os.makedirs(folder, exist_ok=True)
     path = os.path.join(folder, f"{worker}.{time.time_ns()}.pt.trace.json{'.gz' if gzip else ''}")
     profiler.export_chrome_trace(path)

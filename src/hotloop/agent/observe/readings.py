@@ -13,7 +13,7 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 
 
 def resident_bytes() -> int | None:
-    """Resident memory of this process; None where /proc does not tell."""
+    """Resident memory of this process; None where /proc does not give it."""
     try:
         with open(MEMORY_PATH, "rb") as file:
             return read_resident(file.read())
@@ -32,7 +32,7 @@ def read_resident(statm: bytes) -> int | None:
 
 
 def device_memory(device_index: int | None = None) -> dict[str, int] | None:
-    """Bytes of the caching allocator of a CUDA, ROCm or XPU device; None without one. Never synchronises.
+    """Bytes of the caching allocator of a CUDA, ROCm or XPU device; None without one. Never synchronizes.
 
     None as index means the current device. Which one is current is a property of each thread: another thread than the
     training's must name it.

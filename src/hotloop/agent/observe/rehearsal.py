@@ -1,4 +1,4 @@
-"""Steps, losses, saves and evaluations of a process that is to be interrupted -> lines in a file, each as it happens.
+"""Steps, losses, saves and evaluations of a process that will be interrupted -> lines in a file, as they happen.
 
 Only in processes that ``hotloop drill`` started (option ``trial`` with ``is_rehearsal``): what is written before a kill
 stays. A line is the time in ns of the monotonic clock, a kind, and words: ``row LOSS CLOSED_BY RANK``, ``save`` and
@@ -33,7 +33,7 @@ _TARGET_AT = {"os.rename": 1, "os.remove": 0, "os.rmdir": 0, "os.truncate": 0, "
 
 
 class _HeldFile(io.FileIO):
-    """A file that ``torch.save`` writes in the place of a path: after so many bytes it waits for the signal, which so
+    """A file that ``torch.save`` writes in place of a path: after some bytes it waits for the signal, which then
     comes in the middle of a save, however short that is."""
 
     def __init__(self, path: Any, left_bytes: int, wait: Callable[[], None]) -> None:
@@ -155,7 +155,7 @@ class RehearsalWatch:
 
 
 def _holds_checkpoints(path: str) -> bool:
-    """Whether a folder, or the one of a file, holds checkpoints: the file may be a part of them."""
+    """Whether a folder, or a file's folder, holds checkpoints: the file may be a part of them."""
     folder = path if os.path.isdir(path) else os.path.dirname(path)
     try:
         return any(is_checkpoint_name(name) for name in os.listdir(folder))

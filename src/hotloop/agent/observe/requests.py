@@ -1,6 +1,6 @@
-"""What ``hotloop attach`` asks of a training that runs, and does at a step's end: a trace, operators, silence.
+"""Requests of ``hotloop attach`` to a running training, served at a step's end: a trace, operators, silence.
 
-Loaded by the first request; a run of which nothing is asked never imports it.
+Loaded by the first request; a run that gets no request never imports it.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ def fulfill(agent: Agent, word: int) -> None:
     if word & WANTS_ON and agent.muted:
         agent.muted = False
         agent.wake()
-        _say(agent, "records again, as hotloop attach --on asked")
+        _say(agent, "records again, as requested by hotloop attach --on")
     if word & WANTS_OFF and not agent.muted:
         if len(agent.optimizers) > 1 or agent.session is not None:
             _say(agent, "hotloop attach --off was refused: several optimizers, or a trace, need exact steps")
             return
-        _say(agent, "steps are only counted from here on, as hotloop attach --off asked")
+        _say(agent, "steps are only counted from here on, as requested by hotloop attach --off")
         agent.muted = agent.resting = True
         agent.rest_from = agent.rest_left = FOREVER
     if not word & (WANTS_TRACE | WANTS_DEEP):

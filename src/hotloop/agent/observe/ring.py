@@ -1,7 +1,7 @@
 """Events of a training -> memory that hotloop's own process reads: no file, no descriptor, no thread, no lock.
 
 The memory is a memfd that can neither shrink nor grow. Its descriptor is handed to the process that reads it through a
-local socket and closed at once, so that nothing stands open in the training, nobody can cut what is mapped, and what
+local socket and closed at once, so that nothing stays open in the training, nobody can cut what is mapped, and what
 was written outlives a kill -9. Everything that is called later is bound here, before the training's own code runs.
 """
 
@@ -117,7 +117,7 @@ class Ring:
         return True
 
     def request(self) -> int:
-        """What was asked for from outside last; 0 before anything was."""
+        """The last request from outside; 0 before the first."""
         word: int = _WORD.unpack_from(self._memory, REQUEST_AT)[0]
         return word
 
@@ -152,13 +152,13 @@ class Ring:
         if start % COPY_BYTES + length > COPY_BYTES:  # in one piece
             start += COPY_BYTES - start % COPY_BYTES
         self._copies = end = start + length
-        _WORD.pack_into(self._memory, COPY_NUMBER_AT, end)  # first: what is overwritten counts no more
+        _WORD.pack_into(self._memory, COPY_NUMBER_AT, end)  # first: what is overwritten no longer counts
         at = COPY_AT + start % COPY_BYTES
         self._memory[at : at + length] = data
         self.emit(COPY, start, length, what, rows, columns, item)
 
     def note_rested(self, steps: int) -> None:
-        """Steps that were only counted and are told with the next event; a process that is killed leaves them here."""
+        """Steps that were only counted and are reported with the next event; a killed process leaves them here."""
         _WORD.pack_into(self._memory, RESTED_AT, steps)
 
 
@@ -175,5 +175,5 @@ def _make_emit(memory: memoryview, take: Callable[[], int]) -> Callable[..., int
 
 
 def _name(value: object) -> str:
-    """What JSON cannot hold: the name of its type, and nothing of itself."""
+    """For what JSON cannot hold: the name of its type, and nothing of the object itself."""
     return type(value).__name__

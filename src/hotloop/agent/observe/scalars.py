@@ -1,4 +1,4 @@
-"""A number that lies on a device -> its value some steps later, copied without ever waiting for the device."""
+"""A number that is on a device -> its value some steps later, copied without ever waiting for the device."""
 
 from __future__ import annotations
 

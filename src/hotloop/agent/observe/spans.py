@@ -12,7 +12,7 @@ from .monitor_summary import Path
 from .step_totals import StepRecord
 
 DeviceKey = tuple[StepRecord, Path, bool]
-"""What a device time belongs to: record, path, and whether the phase lies between two steps."""
+"""The owner of a device time: record, path, and whether the phase is between two steps."""
 
 
 @dataclass(slots=True)
@@ -26,7 +26,7 @@ class _Span:
 class SpanStack:
     """The open spans of one thread, a step outermost, and the record that they go into.
 
-    ``begin_device(key)`` and ``end_device(token)`` take the device's time beside the host's (see event_pool.EventPool);
+    ``begin_device(key)`` and ``end_device(token)`` take the device's time alongside the host's (event_pool.EventPool);
     a key is a DeviceKey.
     """
 
@@ -52,9 +52,9 @@ class SpanStack:
         self._begin(())
 
     def end_step(self) -> StepRecord:
-        """Close the step: its record is complete but for device times; a new record begins."""
+        """Close the step: its record is complete except for device times; a new record begins."""
         if not self.in_step:
-            raise UsageError("a step ended that was not started; call start_step() first")
+            raise UsageError("a step ended without being started; call start_step() first")
         if self.open[-1].path:
             raise UsageError(f"the step ended while phase {self.open[-1].path[-1]!r} is open; leave the phase first")
         self._end()

@@ -1,6 +1,6 @@
 """The calling thread -> where another process finds in this one's memory which Python calls the thread is in.
 
-Whoever reads from outside needs no interpreter's lock: its samples lie where the time goes, and not where the lock is
+Whoever reads from outside needs no interpreter's lock: its samples fall where the time goes, and not where the lock is
 given away. How the interpreter lays out frames, code and strings differs by version. No table of versions is kept: each
 offset is found here, by looking for the addresses of known objects in memory that must hold them; what is not found
 exactly once is not offered.
@@ -34,7 +34,7 @@ _TEXTS = (("hotloop reads", "ascii"), ("é hotloop", "latin-1"), ("ж hotloop", 
 
 
 def current_thread_state() -> int:
-    """Address of the calling thread's state; 0 where the interpreter does not tell."""
+    """Address of the calling thread's state; 0 where the interpreter does not provide it."""
     if sys.implementation.name != "cpython" or sys.version_info < (3, 11):
         return 0
     get_state: Any = ctypes.pythonapi.PyThreadState_Get
@@ -43,7 +43,7 @@ def current_thread_state() -> int:
 
 
 def describe_access(thread_state: int) -> dict[str, Any] | None:
-    """Where everything lies in this interpreter and in a thread's state; None where it is not found."""
+    """Where everything is in this interpreter and in a thread's state; None where it is not found."""
     if not thread_state:
         return None
     try:
@@ -85,7 +85,7 @@ def _words(address: int, length: int) -> tuple[int, ...]:
 
 
 def _targets(words: Sequence[int], length: int) -> dict[int, tuple[int, ...]]:
-    """What lies where each word points to, by the word's offset; none of words that are no addresses."""
+    """The words that each word points to, by the word's offset; none for words that are not addresses."""
     found = {}
     for at, word in enumerate(words):
         if word and not word & TAG:
@@ -120,10 +120,10 @@ def _frame_layout() -> dict[str, Any]:
 
 def _state_layout(state: int) -> dict[str, Any]:
     """Ways from the thread's state: to the frame that it is in, by way of a struct on the C stack before 3.13; and to
-    the chunk of memory that most of its frames lie in."""
+    the chunk of memory that holds most of its frames."""
     here = _interpreter_frame(sys._getframe())
     look, (seen, *_kept) = prepare_read(os.getpid(), [(state, STATE_BYTES)])
-    # While C functions alone are called, this function's frame is the one that the thread is in.
+    # While only C functions are called, this function's frame is the thread's current one.
     look()
     words = struct.unpack(f"={STATE_BYTES // 8}Q", seen)
     chunk = _only(
@@ -136,7 +136,7 @@ def _state_layout(state: int) -> dict[str, Any]:
     direct = [8 * at for at, word in enumerate(words) if word == here]
     if direct:
         return {"state_chunk": chunk, "state_frame": [_only(direct)]}
-    begin = words[chunk // 8]  # what points into it points behind the last frame
+    begin = words[chunk // 8]  # pointers into it point past the last frame
     places = [at for at, word in enumerate(words) if not word & TAG and word and not begin <= word < begin + (1 << 20)]
     reads = [prepare_read(os.getpid(), [(words[at], CHUNK_HEADER_BYTES)]) for at in places]
     calls = [call for call, _ in reads]
@@ -180,14 +180,14 @@ def _code_layout() -> dict[str, int]:
 
 
 def _text_layouts() -> dict[str, Any]:
-    """Where a string says what kind it is: bits behind ``shift`` of the word at ``at``; and [those bits, offset of the
+    """Where a string says what kind it is: bits above ``shift`` of the word at ``at``; and [those bits, offset of the
     characters, codec, bytes a character] of each kind."""
     found = []
     for text, codec in _TEXTS:
         memory = read_spans(os.getpid(), [(id(text), sys.getsizeof(text))])
         encoded = text.encode(codec)
         found.append((memory, _only(_places(memory, encoded)), codec, len(encoded) // len(text)))
-    at = TEXT_LENGTH + 16  # behind the length and the hash
+    at = TEXT_LENGTH + 16  # after the length and the hash
     states = [struct.unpack_from("=I", memory, at)[0] for memory, *_ in found]
     shift = next(shift for shift in range(24) if [state >> shift & 7 for state in states] == [1, 1, 2, 4])
     kinds = [[state >> shift & TEXT_KIND, *rest] for state, (_, *rest) in zip(states, found, strict=True)]

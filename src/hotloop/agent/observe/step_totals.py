@@ -10,15 +10,15 @@ from dataclasses import dataclass, field
 from .monitor_summary import MetricSummary, MonitoredMemory, Path, PhaseSummary, Stats
 
 KEPT = 4096
-"""Up to so many values the quantiles are exact; beyond, they come from a uniform sample of this size."""
+"""Up to this many values the quantiles are exact; beyond, they come from a uniform sample of this size."""
 RECENT = 2048
-"""So many of the newest steps are kept whole, for the rules."""
+"""This many of the newest steps are kept in full, for the rules."""
 _RANDOM = random.Random(0)  # our own: the training's draws are not touched
 
 
 @dataclass(slots=True)
 class PhaseTotals:
-    """What the phase of one path took within one step; times in ns."""
+    """The time of one path's phase within one step, in ns."""
 
     calls: int = 0
     total_ns: int = 0
@@ -36,7 +36,7 @@ class StepRecord:
     waiting: int = 0
     """Device pairs that have not completed."""
     counted_in: tuple[StepTotals, ...] = ()
-    """What takes the device times once all are there."""
+    """Receives the device times once all are there."""
     memory: MonitoredMemory = field(default_factory=MonitoredMemory)
 
     def add_device_ns(self, path: Path, device_ns: int, *, between: bool) -> None:
@@ -91,7 +91,7 @@ class Series:
             self._kept[place] = value
 
     def stats(self, zeros_count: int = 0) -> Stats | None:
-        """Statistics of the values and of ``zeros_count`` zeros besides, which needs values >= 0; None without any
+        """Statistics of the values plus ``zeros_count`` zeros, which needs values >= 0; None without any
         value. Int values give exact sums."""
         if not self.count:
             return None
@@ -114,7 +114,7 @@ class Series:
 
 
 def quantile(ordered: list[float], at: float, zeros_count: int = 0) -> float:
-    """Quantile of ``zeros_count`` zeros followed by sorted values, linear between neighbours.
+    """Quantile of ``zeros_count`` zeros followed by sorted values, linear between adjacent values.
 
     >>> quantile([1.0, 2.0, 3.0, 4.0], 0.5), quantile([4.0], 0.5, 2)
     (2.5, 0.0)
@@ -167,7 +167,7 @@ class StepTotals:
             phase.calls += totals.calls
 
     def add_device(self, record: StepRecord) -> None:
-        """The device times of a record are complete, as far as they will ever be known."""
+        """The device times of a record are as complete as they will ever be."""
         self._device_records += 1
         for path, totals in record.phases.items():
             phase = self._phases[path]

@@ -4,7 +4,7 @@ A step here is a row closed by the first optimizer (or by backward where there i
 a row has closed, so that the first step it can record is the second one.
 
 Torch's profiler belongs to the thread that started it. The process dies of a segmentation fault where it is stopped
-while another thread's is on, or where its thread ends with it; a forked child goes on recording for ever. So it is
+while another thread's is on, or where its thread ends with it; a forked child keeps recording forever. So it is
 stopped on its own thread only, before another one starts and at the latest when that thread ends.
 """
 
@@ -39,10 +39,10 @@ from .ranks import current_rank, worker_name
 FIRST_STEP = 2
 """The first step that can be recorded."""
 BACKWARDS_WITHOUT_OPTIMIZER = 3
-"""After so many backwards and no optimizer step, every further backward is a step."""
+"""After this many backwards without an optimizer step, every further backward is a step."""
 
 MOST_WAIT_S = 5.0
-"""So long another thread's profiler waits for the end of the step, where the recording that is going on is stopped."""
+"""How long another thread's profiler waits for the end of the step, where the current recording is stopped."""
 
 _CLOSED_BY = FIELD["closed_by"]
 _OPTIMIZER_INDEX = FIELD["optimizer_index"]
@@ -83,9 +83,9 @@ class Tracing:
         self._cost_ns = 0
         self._flagged = False
         self._thread = 0
-        """The one that the profiler belongs to."""
+        """The thread that the profiler belongs to."""
         self._busy_thread = 0
-        """The one that is starting or stopping it at the moment."""
+        """The thread that is starting or stopping it at the moment."""
         self._at_thread_end: Any = None
         self._break_off = False
         self._broken_off = threading.Event()
@@ -156,9 +156,9 @@ class Tracing:
         return True
 
     def finish(self) -> None:
-        """The training ends, or its thread: a recording that has begun is kept, as far as it came.
+        """The training or its thread ends: a recording that has begun is kept up to here.
 
-        On another thread than the recording's, which still goes on or is stuck, nothing can be done: it is lost.
+        On another thread than the recording's, which is still running or is stuck, nothing can be done: it is lost.
         """
         if self._profiler is not None and os.getpid() == self._pid:
             if threading.get_ident() == self._thread:
@@ -233,7 +233,7 @@ class Tracing:
             self._broken_off.clear()
             self._break_off = True
             if not self._broken_off.wait(MOST_WAIT_S):
-                # A step that takes longer, or waits for the caller. Stopping beside theirs is what must never be.
+                # A step that takes longer, or waits for the caller. Stopping it during theirs must never happen.
                 self._break_off, self._over = False, True
 
     def _foreign_ends(self) -> None:
@@ -303,7 +303,7 @@ def _stop_recording_in_children(tracing: Tracing) -> None:
 
 
 def _watch_profilers(starts: Callable[[], None], ends: Callable[[], None]) -> Callable[[], None]:
-    """Call back before torch's profiler is prepared or enabled and after it is disabled; answers the undoing."""
+    """Call back before torch's profiler is prepared or enabled and after it is disabled; returns the undo function."""
     module = torch.autograd.profiler
     calls = {"_prepare_profiler": starts, "_enable_profiler": starts, "_disable_profiler": ends}
     originals = {name: getattr(module, name) for name in calls}

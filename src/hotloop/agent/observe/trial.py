@@ -28,13 +28,13 @@ _CLOSED_BY, _COMPILE = FIELD["closed_by"], FIELD["compile_ns"]
 MOST_LOSSES = 4_000
 PROGRESS_NS = 250_000_000
 OTHER_RANKS_S = 5.0
-"""So long a process that is done waits for the ranks that are not: who leaves early breaks their collectives."""
+"""How long a process that is done waits for the other ranks: leaving early breaks their collectives."""
 QUIET_ROWS = 10
-"""Compilation has settled once so many rows in a row compile nothing (as QUIET_COUNT of analyze/steady.py)."""
+"""Compilation has settled once this many rows in a row compile nothing (as QUIET_COUNT of analyze/steady.py)."""
 MOST_SETTLING_RATIO = 3.0
-"""While it has not, a process that ends by time goes on, up to so many times as long."""
+"""While it has not settled, a process that ends by time continues, up to this many times as long."""
 MARGIN_ROWS = 2
-"""Ranks run in step: none is further than this ahead of the one that notices that the time is over."""
+"""Ranks run in step: none is further than this ahead of the rank that notices that time is up."""
 
 
 class TrialWatch:
@@ -107,12 +107,12 @@ class TrialWatch:
         return self._stop_row is not None and self._rows >= self._stop_row
 
     def _is_settling(self) -> bool:
-        """Whether torch.compile was at work in one of the last rows: what it costs in a start is not yet told from what
-        it costs in every step."""
+        """Whether torch.compile was at work in one of the last rows: what it costs at the start cannot be separated yet
+        from what it costs in every step."""
         return self._compiled_row is not None and self._rows - self._compiled_row < QUIET_ROWS
 
     def _agree(self, is_late: bool) -> int | None:
-        """The row after which all processes stop: the first one that is late says so in a file."""
+        """The row after which all processes stop: the first process that is late announces it in a file."""
         path = os.path.join(self._folder, "stop-row")
         try:
             if is_late:

@@ -38,7 +38,7 @@ lines too."""
 FIRST_INTERVAL_S, LEAST_INTERVAL_S, MOST_INTERVAL_S = 0.025, 0.050, 0.500
 """Between two samples of a process: the least at first and later, and the most, whatever the CPU time allows."""
 FIRST_CPU_RATIO, TARGET_CPU_RATIO = 0.010, 0.002
-"""Of one core that reading stacks may use, for each process that is sampled, at first and later."""
+"""Share of one core that reading stacks may use, for each process that is sampled, at first and later."""
 IDLE_S = 0.200
 """Between two looks while nothing trains."""
 TAKE_S = 0.100
@@ -154,7 +154,7 @@ class Collector:
         return [process for process in processes if process.trains] or processes
 
     def _pass_request_on(self) -> None:
-        """What ``hotloop attach`` asks of the training, to the processes that train now."""
+        """Pass requests of ``hotloop attach`` to the processes that train now."""
         try:
             written_ns = self._request.stat().st_mtime_ns
             if written_ns == self._requested_ns:
@@ -183,7 +183,7 @@ class Collector:
 
     @contextlib.contextmanager
     def _noting_failure(self, process: RunProcess) -> Iterator[None]:
-        """What fails for one process is told in its recording, and the others go on."""
+        """A failure for one process is noted in its recording, and the others go on."""
         try:
             yield
         except Exception as error:

@@ -25,7 +25,7 @@ TOKENS = FIELD["tokens"]
 PADDING = FIELD["padding_tokens"]
 LONGEST = FIELD["longest_tokens"]
 MOST_ROWS_SINCE = 2
-"""An input that comes again after so many rows or fewer was there all the time."""
+"""An input that comes again within this many rows was there all the time."""
 
 
 Counted = tuple[int, int, int]
@@ -49,8 +49,8 @@ class Counting:
         self._copy: tuple[bytes, int, int, int, int] | None = None
         self.input_stays = False
         self.time_first: dict[int, int | None] = {}
-        """Of every outermost module that holds one with ``batch_first=False``: the dimension of its input that counts
-        samples, None while that is not decided, UNKNOWN where it cannot be told."""
+        """For every outermost module that holds one with ``batch_first=False``: the dimension of its input that counts
+        samples, None while that is not decided, UNKNOWN where it cannot be determined."""
         self._undecided: tuple[int, tuple[int, int]] | None = None
         self.inner_batches: set[int] = set()
         """Batch sizes seen at modules with ``batch_first=False``, whose inputs say which dimension is which."""
@@ -68,7 +68,7 @@ class Counting:
     # -- loaders --------------------------------------------------------------------------------------------------
 
     def settle_samples(self, state: LoaderState, declared: int, first: int, second: int) -> int:
-        """Samples of a batch; 0 when that cannot be told.
+        """Samples of a batch; 0 when that cannot be determined.
 
         A loader that makes the batches says how many samples they hold, all but the last one. Where it does not say it,
         the modules inside a model that takes time first do.
@@ -176,7 +176,7 @@ class Counting:
 
 
 def find_sample_dim(shape: tuple[int, int], batch_sizes: Collection[int]) -> int | None:
-    """Which of the two dimensions counts samples, 0 or 1: the one that is as long as a batch is known to be.
+    """Which of the two dimensions counts samples, 0 or 1: the one as long as a batch is known to be.
 
     None when neither is, or when each of them is another known length. A second dimension of length one says nothing.
     """
@@ -201,7 +201,7 @@ def add_tokens(row: Row[int], counted: Counted) -> None:
 
 
 def count_padding(data: bytes, what: int, rows: int, columns: int, item: int, sample_dim: int = 0) -> Counted | None:
-    """What a copy of ``rows`` x ``columns`` elements of ``item`` bytes holds; None when it holds no sequences.
+    """The content of a copy of ``rows`` x ``columns`` elements of ``item`` bytes; None when it holds no sequences.
 
     ``sample_dim`` says which dimension counts samples where there is no mask; the other one is time. Padding is read
     from a mask, else from equal trailing values of integer rows, or all-zero trailing frames.
@@ -250,7 +250,7 @@ def _count_ids(lines: Sequence[Any]) -> Counted | None:
         return whole
     lengths = [_trim(line, pad) for line in lines]
     padding = size - sum(lengths)
-    # A pad number is reserved: in categories or plain text the same value also stands elsewhere. And one value at the
+    # A pad number is reserved: in categories or plain text the same value also occurs elsewhere. And one value at the
     # end of one row of a small batch is a token like any other.
     elsewhere = sum(line.count(pad) for line in lines) - padding
     if elsewhere * 1000 > size or padding < 2 or padding * 100 < size * 2:

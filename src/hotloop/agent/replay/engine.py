@@ -66,7 +66,7 @@ class Engine:
         self.ended: str | None = None
         self.exception: str | None = None
         self.fetches = FetchTotals()
-        """Of a loader's worker: what it read."""
+        """The totals of a loader's worker."""
         self.events = 0
         self.device_memory: dict[str, Any] | None = None
         self.wants_refresh = False
@@ -113,7 +113,7 @@ class Engine:
         """Modules with parameters that were called with gradients."""
         self._known: set[int] = set()
         self._described: set[int] = set()
-        """Indexes of the optimizers that were told."""
+        """Indexes of the optimizers that were described."""
         self._held: dict[int, dict[str, Any]] = {}
         self._compile_ns = 0
         self._graphs = {"calls": 0, "ns": 0, "backward_calls": 0, "backward_ns": 0, "forwards": 0}
@@ -142,7 +142,7 @@ class Engine:
         self._write_fact({**fact, "t": self.now_ns - self.recorder.anchor_ns})
 
     def tell(self, fact: dict[str, Any]) -> None:
-        """A fact as the training told it."""
+        """A fact as the training sent it."""
         kind, key = fact.pop("kind", None), fact.pop("key", 0)
         if kind == "place":
             if len(self._places) > 100 * MOST_KNOWN:
@@ -452,7 +452,7 @@ class Engine:
         return self.recorder.optimizers.index_of(key, self._places.get(key))
 
     def _drop_aborted_steps(self) -> None:
-        """An optimizer's step that raised has no end: the loop that goes on after it says so."""
+        """An optimizer's step that raised has no end: the loop that continues after it shows that."""
         if self._steps and not (BACKWARD in self.recorder.stack or self._forward is not None):
             self.recorder.unwind(self._steps[0][1])
             self._steps.clear()
@@ -552,7 +552,7 @@ class Engine:
         self.recorder.close_rested(steps)
 
     def _skipped(self, forwards: int, *_: int) -> None:
-        """Forwards without gradients that were only counted, since the last one that was timed."""
+        """Forwards without gradients that were only counted, since the last timed one."""
         recorder = self.recorder
         spent_ns = self.now_ns - recorder.last_ns
         gap, row = recorder.stack[-1], recorder.row
@@ -563,7 +563,7 @@ class Engine:
             row[NOGRAD_FORWARDS] += forwards
 
     def _timed(self, number: int, *_: int) -> None:
-        """What the device's clock timed since the last of these is one row, or nothing that a row could hold."""
+        """The device's times since the last of these belong to one row, or to none."""
         recorder, before = self.recorder, self._timed_row
         is_new = not any(recorder.row[field] for field in DEVICE_FIELDS)
         if before is not None and is_new and recorder.rows == before[1] + 1 and len(self._timed_rows) < MOST_KNOWN:

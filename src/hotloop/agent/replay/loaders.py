@@ -38,10 +38,10 @@ class FetchTotals:
 
 @dataclass(slots=True, eq=False)
 class LoaderState:
-    """What is known of one DataLoader object.
+    """The state of one DataLoader object.
 
     ``batch_size`` are the samples of its first batch, where the loader makes the batches; ``id`` numbers loaders in
-    order of their first iterator, UNKNOWN for one of which no facts were told.
+    order of their first iterator, UNKNOWN for a loader without known facts.
     """
 
     id: int
@@ -57,7 +57,7 @@ class LoaderState:
     last_samples: int = 0
     newest_iterator: int = 0
     interleaves: bool = False
-    """Whether an iterator of it went on after a newer one had begun (``zip`` of two)."""
+    """Whether one of its iterators continued after a newer one had begun (``zip`` of two)."""
     batches: int = 0
     iterators: int = 0
     pending: int = 0
@@ -71,7 +71,7 @@ class LoaderState:
     worker_pids: set[int] = field(default_factory=set)
 
     def stats(self, workers: FetchTotals) -> dict[str, Any]:
-        """What it gave so far, as a fact of which only the newest counts."""
+        """The batches it gave so far, as a fact of which only the newest counts."""
         total = workers if workers.batches else self.main
         known = total.batches > 0
         return {
@@ -102,14 +102,14 @@ class Loaders:
         self._told = 0
         self._iterators: dict[int, LoaderState] = {}
         self.last_state: LoaderState | None = None
-        """Of the loader that gave the last batch, or whose iterator is being made."""
+        """The loader that gave the last batch, or whose iterator is being made."""
         self.unknown: list[LoaderState] = []
-        """Loaders of which it is not known whether they feed backward."""
+        """Loaders for which it is unknown whether they feed backward."""
         self._training_loaders = 0
         self._reading: LoaderState | None = None
 
     def describe(self, key: int, fact: dict[str, Any]) -> LoaderState:
-        """A loader of which the facts are told; another object was at its address before."""
+        """A loader with its facts; another object was at its address before."""
         state = self.states[key] = LoaderState(self._told, fact, fact.get("first_batch_size"))
         self._told += 1
         self.unknown.append(state)
@@ -119,7 +119,7 @@ class Loaders:
         return [state for state in self.states.values() if state.facts is not None]
 
     def totals(self, workers: Mapping[int, FetchTotals]) -> list[dict[str, Any]]:
-        """What every loader gave so far, with what its workers (by pid) say of their fetching."""
+        """The batches of every loader so far, with its workers' reports (by pid) on their fetching."""
         found = []
         for state in self.told():
             total = FetchTotals()
@@ -149,7 +149,7 @@ class Loaders:
         return self.is_surely_other(state)
 
     def _forget_peeked(self, state: LoaderState) -> None:
-        """Take back a batch that was only looked at: the loader is iterated anew and no training forward followed."""
+        """Take back a batch that was only looked at: the loader is iterated again and no training forward followed."""
         row, stack = self._recorder.row, self._recorder.stack
         if state.feeds_backward is False or state.interleaves or not state.last_samples:
             return
@@ -188,8 +188,8 @@ class Loaders:
         return self.last_state is not None and not self.last_state.feeds_backward
 
     def is_surely_other(self, state: LoaderState | None) -> bool:
-        """True for a loader that does not feed backward; of one that has not yet, once forwards without gradients have
-        followed its batches: one that is made anew for each epoch feeds backward too."""
+        """True for a loader that does not feed backward. Of a loader that has not done so yet: once forwards without
+        gradients have followed its batches, because a loader that is made anew for each epoch feeds backward too."""
         if state is None or not self._is_other(state):
             return False
         burst = self._recorder.burst
@@ -267,7 +267,7 @@ class Loaders:
         row[FIELD["fetch_batches"]] += 1
         state = self._reading
         if state is not None:
-            # In the totals a batch stands for those left out before it: the first ones must not count for more.
+            # In the totals a batch represents those left out before it: the first ones must not count for more.
             n = max(1, stands_for)
             state.main.add(n, n * fetch_ns, n * cpu_ns, n * collate_ns)
             if draws >= 0:

@@ -39,14 +39,14 @@ _CODE = (1 << CODE_BITS) - 1
 _WORD = struct.Struct("=q")
 MOST_AHEAD = 1_024
 STUCK_S = 1.0
-"""A slot that stays empty so long while later ones are written was left by a thread that is gone."""
+"""A slot that stays empty this long while later ones are written was left by a thread that is gone."""
 
 Event = tuple[int, int, tuple[int, ...], Any]
 """Code, clock in ns, six arguments; and the fact of a TEXT or the bytes of a COPY, else None."""
 
 
 class NotOurs(Exception):
-    """The descriptor is no memory of hotloop's hooks."""
+    """The descriptor is not a memory of hotloop's hooks."""
 
 
 class EventMemory:
@@ -83,7 +83,7 @@ class EventMemory:
         return self._next
 
     def rested(self) -> int:
-        """Steps that were only counted and that no event tells."""
+        """Steps that were only counted and that no event reports."""
         steps: int = _WORD.unpack_from(self._memory, RESTED_AT)[0]
         return max(0, min(steps, 1 << 20))
 
@@ -100,13 +100,13 @@ class EventMemory:
         return number
 
     def _number_at(self, number: int) -> int:
-        """The number that stands in the slot of ``number``; below it where the slot is not written yet."""
+        """The number in the slot of ``number``; lower where the slot is not written yet."""
         at = HEADER_BYTES + (number & _MASK) * SLOT_BYTES + SLOT_BYTES - 8
         word: int = _WORD.unpack_from(self._memory, at)[0]
         return word >> CODE_BITS if word & _CODE else -1
 
     def read(self, *, is_over: bool = False) -> Iterator[Event]:
-        """What has come since. ``is_over``: nobody writes any more, so what is not there never will be."""
+        """The events since the last call. ``is_over``: nobody writes any more, so missing ones will never come."""
         while True:
             number = self._next
             at = HEADER_BYTES + (number & _MASK) * SLOT_BYTES

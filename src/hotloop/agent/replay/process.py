@@ -25,9 +25,9 @@ MOST_EVENTS = 50_000
 """Taken in at a time, so that other processes have their turn."""
 MOST_STACKS, MOST_STACKS_TOLD = 2_000, 200
 START_FIELD = "other_ns"
-"""What samples before the first step are written as: no phase is known yet."""
+"""How samples before the first step are written: no phase is known yet."""
 THREADS_EVERY = 4
-"""The other threads are looked at with every so many'th sample."""
+"""The other threads are looked at with every n-th sample."""
 WAITING_MODULES = (
     "threading:", "queue:", "selectors:", "select:", "socket:", "ssl:", "subprocess:", "multiprocessing.", "asyncio.",
     "concurrent.futures.", "torch.utils.data.",
@@ -69,7 +69,7 @@ class RunProcess:
         self._cores = _cores_of(pid)
         self._peak_rss_bytes = 0
         self._peaks: dict[str, int] = {}
-        """Highest resident memory in the start, in training steps and in validations, as far as it was read in them."""
+        """Highest resident memory in the start, in training steps and in validations, where it was read in them."""
         self._validated = False
         self._ticks = self._thread_looks = 0
         self._thread_counts: dict[Sample, int] = {}
@@ -78,7 +78,7 @@ class RunProcess:
         self.steps_ns: deque[int] = deque(maxlen=MOST_STEPS)
         """How long the newest rows took."""
         self.cpu_ns = 0
-        """What reading this process has cost."""
+        """The cost of reading this process so far."""
         self._start_counts: dict[Sample, int] = {}
         """Stacks before the first step."""
         self._began_ns = time.perf_counter_ns()
@@ -90,7 +90,7 @@ class RunProcess:
 
     @property
     def is_sampled(self) -> bool:
-        """From the import of torch on: what passes before the first step is to be explained too."""
+        """From the import of torch on: the time before the first step has to be explained too."""
         return self.trains or self._reader is not None
 
     # -- rows, facts ------------------------------------------------------------------------------------------------
@@ -127,7 +127,7 @@ class RunProcess:
             self._start_counts.clear()
 
     def _describe_process(self) -> dict[str, Any]:
-        """What the training's process is not asked: the kernel knows it."""
+        """Facts for which the training's process is not asked: the kernel knows them."""
         cores = (self.engine.process or {}).get("affinity_cores")
         return {
             "pid": self.pid,
@@ -224,7 +224,7 @@ class RunProcess:
         self._look_at_threads()
 
     def _look_at_threads(self) -> None:
-        """One look in so many: which lines of the user's other threads are in, those that wait left out."""
+        """One look in several: the lines that the user's other threads are in, without waiting threads."""
         self._ticks += 1
         if self._reader is None or self._ticks % THREADS_EVERY:
             return
@@ -362,8 +362,8 @@ class RunProcess:
             self.write_totals()
             if engine.rested_steps:
                 text = (
-                    f"hooks rested in {engine.rested_steps:,} of {engine.recorder.rows:,} steps to cost at most 1% of "
-                    "the time: these steps were counted, and divided as the ones next to them"
+                    f"hooks paused in {engine.rested_steps:,} of {engine.recorder.rows:,} steps to cost at most 1% of "
+                    "the time: these steps were counted, and their time divided like the steps next to them"
                 )
                 self._write_now({"kind": "health", "level": "info", "message": text})
             if self._memory.lost_events:
@@ -388,7 +388,7 @@ METHOD = (
 
 
 def _tell_samples(counts: dict[Sample, int]) -> list[list[Any]]:
-    """The most frequent stacks, of which no phase is known."""
+    """The most frequent stacks whose phase is unknown."""
     kept = sorted(counts.items(), key=lambda item: -item[1])[:MOST_STACKS_TOLD]
     return [[START_FIELD, places, leaf, n] for (places, leaf), n in kept]
 
@@ -403,7 +403,7 @@ def _read(path: str) -> bytes:
 
 
 def _status_bytes(status: bytes) -> tuple[int, int] | None:
-    """Resident memory and its peak of a process; None where the kernel does not tell them.
+    """Resident memory and its peak of a process; None where the kernel does not report them.
 
     >>> _status_bytes(b"VmHWM:\t     12 kB\nVmRSS:\t      8 kB\n")
     (8192, 12288)

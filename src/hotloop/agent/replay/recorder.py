@@ -55,7 +55,7 @@ GAP_AFTER = {
 
 
 OTHER_WAIT = FIELD[OTHER_WAIT_FIELD]
-"""What stack samples count for while a loader that does not feed backward is waited for."""
+"""The phase that stack samples count for while a loader that does not feed backward is waited for."""
 
 _UNKNOWN_FIELDS = (
     "padded_tokens",
@@ -95,10 +95,10 @@ KEPT = TIMES | {
     )
 }  # fmt: skip
 RECENT = 32
-"""Of so many timed rows those that were only counted are taken to be like."""
+"""Rows that were only counted are assumed to be like this many timed ones."""
 
 MAX_CLOSES = 16
-"""So many optimizer steps in a row close rows; further ones before the next backward do not (one per parameter)."""
+"""This many optimizer steps in a row close rows; further ones before the next backward do not (one per parameter)."""
 
 
 class Recorder:
@@ -187,7 +187,7 @@ class Recorder:
             self.leave()
 
     def _charge(self, now: int) -> None:
-        """What has passed since the last charge goes to the top of the stack."""
+        """Charge the time since the last charge to the top of the stack."""
         self.row[self.stack[-1]] += now - self.last_ns
         self.last_ns = now
 
@@ -243,7 +243,7 @@ class Recorder:
             self.burst = None
 
     def end_burst(self) -> None:
-        """Training goes on: what the burst covered is added to the row's burst fields."""
+        """Training continues: what the burst covered is added to the row's burst fields."""
         burst = self.burst
         if burst is None:
             return
@@ -299,12 +299,12 @@ class Recorder:
             self.close(CLOSED_BY_OPTIMIZER, index)
 
     def cpu_read(self, cpu_ns: int) -> None:
-        """CPU time of the whole process so far, read at the end of an optimizer's step."""
+        """CPU time of the entire process so far, read at the end of an optimizer's step."""
         self._cpu_ns = cpu_ns
 
     @property
     def sampled_field(self) -> int:
-        """What a stack sample counts for now."""
+        """The phase that a stack sample counts for now."""
         top = self.stack[-1]
         return OTHER_WAIT if self.other_wait and top in (INPUT, ITERATOR) else top
 
@@ -354,7 +354,7 @@ class Recorder:
             row[START] = self.last_ns - self.anchor_ns
 
     def close_rested(self, steps: int) -> None:
-        """``steps`` rows in one that nobody timed: as long as they took, and divided as the last rows were."""
+        """``steps`` rows that nobody timed, in one: as long as they took, and divided as the last rows were."""
         known, now = self._recent, self.clock()
         if not known or not self.last_ns or steps <= 0:
             return
@@ -411,7 +411,7 @@ class _Burst:
         self.learner_forwards = self.own_data = 0
         """Forwards of models that are trained, and how many of these evaluate on data that stays the same."""
         self.graph_ns = self.graph_count = 0
-        """Of the last batch's forwards those that built a graph: their time and number."""
+        """Time and number of those forwards of the last batch that built a graph."""
         self._start = _burst_sums(row)
         self._covered = (0, 0, 0)
         self._before = (0, self._covered)
@@ -450,7 +450,7 @@ MOST_BUILT = 10_000
 """Objects that are remembered at a time: loaders and models are made too."""
 
 Place = list[object]
-"""File, line and function where an optimizer was made, as the training told it."""
+"""File, line and function where an optimizer was made, as the training reported it."""
 
 
 @dataclass(slots=True)
@@ -467,7 +467,7 @@ class OptimizerNumbers:
     """Identities of optimizers -> their numbers, in order of their first steps: ``built`` for every new object,
     ``index_of`` at each step.
 
-    Some trainings build an optimizer anew each epoch, or each step. It has the number of the one that it replaces: the
+    Some trainings rebuild an optimizer each epoch, or each step. It has the number of the one that it replaces: the
     one made at the same place that had stepped before it was built. So steps are counted by what trains.
     """
 

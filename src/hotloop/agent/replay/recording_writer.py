@@ -1,7 +1,7 @@
 """Rows and facts of one process -> its recording, appended by hotloop's own process (the format is core/frames.py).
 
-What cannot be written because the disk is full or stands in the way waits in memory, up to a limit, and is tried again;
-what does not fit there is counted as lost.
+What cannot be written because the disk is full or something blocks the path waits in memory, up to a limit, and is
+tried again; what does not fit there is counted as lost.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from hotloop.core.frames import (
 from hotloop.core.recording import CLOSED_BY_END, FIELD, STEP_FIELDS, UNKNOWN
 
 RAW_ROWS, LEVEL_BLOCKS = 16384, 8192
-"""Rows that are kept one by one; later ones are merged in blocks of 2, then 4, 8, ... of so many blocks each."""
+"""Rows that are kept one by one; later ones are merged in blocks of 2, then 4, 8, ... of that many blocks each."""
 FACT_BUDGET_BYTES = 16 << 20
 """Facts in one file. Kinds that keep coming are thinned as it fills: every 2nd one after half of it, and so on."""
 MOST_WAITING_BYTES = 8 << 20
@@ -51,7 +51,7 @@ _ROW = struct.Struct(f"<{len(STEP_FIELDS)}q")
 def merge_rows(first: Sequence[int], second: Sequence[int]) -> list[int]:
     """Two consecutive rows (or blocks) as one block.
 
-    Fields are summed, and a sum with an unknown part is unknown, but for tokens: those of the rows that hold them.
+    Fields are summed, and a sum with an unknown part is unknown, except for tokens: those of the rows that hold them.
     Index, closed_by, optimizer_index and start_ns are the first row's, end_ns and memory the second's; flags are or-ed.
     """
     merged = [UNKNOWN if a == UNKNOWN or b == UNKNOWN else a + b for a, b in zip(first, second, strict=True)]
@@ -92,7 +92,7 @@ class RecordingWriter:
         self._fact_bytes = 0
         self._many: dict[tuple[str, str], int] = {}
         self._newest: dict[tuple[str, str], bytes] = {}
-        """Of which only the newest counts, and that were thinned out: written at the end."""
+        """Facts of which only the newest counts, and thinned-out ones: written at the end."""
         self.lost_rows = self.lost_facts = 0
         self.settled_rows = 0
         self.message = ""

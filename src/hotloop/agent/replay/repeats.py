@@ -17,7 +17,7 @@ REPEATED = FIELD["repeated_forwards"]
 REPEATED_NS = FIELD["repeated_forward_ns"]
 MOST_SEEN, MOST_COMPUTED = 64, 64
 LASTING_ROWS = 256
-"""An input that several rows trained on is taken for a lasting one for so many rows more."""
+"""An input that several rows trained on is considered a lasting one for this many rows more."""
 
 
 class _Sight(NamedTuple):
@@ -38,7 +38,7 @@ class _Computed(NamedTuple):
 
 
 class Repeats:
-    """What the last forwards were given."""
+    """The inputs of the last forwards."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
@@ -54,7 +54,7 @@ class Repeats:
         """Completed steps of any optimizer."""
 
     def look(self, module: int, flags: int, first: int, every: int, *, without_gradients: bool, learns: bool) -> bool:
-        """Whether the module already computed the same input in this row, or in the one before for metrics."""
+        """Whether the module already computed the same input in this row, or in the previous row for metrics."""
         if not flags & HAS_INPUT:
             return False
         since = self.batches if flags & ON_DEVICE else 0
@@ -118,7 +118,7 @@ class Repeats:
         return row == before.row
 
     def backward_ended(self) -> None:
-        """Of two passes over one input that each went backward, the second backward repeats one as well."""
+        """If two passes over one input each went backward, the second backward is a repeat as well."""
         if self._goes_backward:
             self._goes_backward = False
             self._recorder.row[FIELD["repeated_backwards"]] += 1
@@ -132,7 +132,7 @@ class Repeats:
         self._maybe_metrics = (0, UNKNOWN, 0, 0)
 
     def _note_evaluation(self, seen: list[_Sight], row: int) -> None:
-        """The model that is trained, in eval mode: on data that stays the same, what it answers is only looked at."""
+        """The model that is trained, in eval mode, on data that stays the same: its outputs are only looked at."""
         burst = self._recorder.burst
         if burst is None:
             return
@@ -143,7 +143,7 @@ class Repeats:
 
 
 def _is_answered_again(seen: list[_Sight], row: int) -> bool:
-    """Whether a model that does not learn (a teacher, frozen features) has answered this input in this step already.
+    """Whether a model that does not learn (a teacher, frozen features) has already processed this input in this step.
 
     In eval mode, without gradients. A forward for metrics comes after the optimizer's step, so the row before counts
     too, but not for an input that every step gives.

@@ -1,7 +1,7 @@
-"""A process that told where its frames lie -> the Python calls that its training thread is in, read from outside.
+"""A process that reported where its frames are -> the Python calls that its training thread is in, read from outside.
 
 Nothing in that process is stopped or asked: memory is copied while it runs on. What was read is checked: every code
-must be one by its type, and a moment that does not hold together is read anew.
+must be one by its type, and an inconsistent moment is read again.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class StackReader:
         self._codes: dict[int, _Code | None] = {}
 
     def check_codes(self) -> None:
-        """Forget codes that are known by an address where another one lies by now."""
+        """Forget codes that are known by an address where another code is by now."""
         known = [(address, code.identity) for address, code in self._codes.items() if code is not None]
         begin, length = self._identity_span
         try:
@@ -118,7 +118,7 @@ class StackReader:
             self._codes.clear()
 
     def read(self) -> Sample:
-        """What the thread is in now.
+        """The calls that the thread is in now.
 
         Raises OSError when the process cannot be read, Inconsistent when what was read makes no sense.
         """
@@ -142,7 +142,7 @@ class StackReader:
         raise Inconsistent("the frames change too fast")
 
     def read_others(self) -> list[Sample]:
-        """What the other threads that run Python are in now, as far as they can be read; it is no single moment."""
+        """The calls that the other threads that run Python are in now, where they can be read; not at one moment."""
         own = self._fixed[1][0]
         samples = []
         for state in self._neighbors(own, 0, 8) + self._neighbors(own, 8, 0):
@@ -181,7 +181,7 @@ class StackReader:
 
     def _neighbors(self, state: int, link: int, back: int, most: int = MOST_THREADS) -> list[int]:
         """States of threads along the interpreter's list, which each state begins with: the one before, the one after,
-        and the interpreter. Where these do not point back, it is no such list."""
+        and the interpreter. Where these do not point back, it is not such a list."""
         found: list[int] = []
         words = read_spans(self.pid, [(state, LINKS_BYTES)])
         while len(found) < most and (there := _word(words, link)):
@@ -201,7 +201,7 @@ class StackReader:
         return _Moment(inner_at=inner_at, frame=frame, chunk_at=0, chunk_end=0, chunk=b"")
 
     def _copy(self) -> _Moment:
-        """All that a sample needs in one copy, from where it lay last time."""
+        """All that a sample needs in one copy, from the addresses of last time."""
         spans = [*self._fixed]
         if self._inner:
             spans.append((self._inner, CHUNK_HEADER_BYTES))
@@ -227,7 +227,7 @@ class StackReader:
         )
 
     def _follow(self, moment: _Moment) -> bool:
-        """Remember where everything lies; whether it lay there already when it was copied."""
+        """Remember where everything is; whether it was there already when it was copied."""
         chunk_bytes = moment.chunk_end - moment.chunk_at
         if not 0 <= chunk_bytes <= MOST_CHUNK_BYTES:
             raise Inconsistent("no chunk of frames")
@@ -269,7 +269,7 @@ class StackReader:
         return tuple(places), leaf
 
     def _code(self, address: int) -> _Code | None:
-        """The code at an address; None when something else lies there."""
+        """The code at an address; None when something else is there."""
         if address not in self._codes:
             self._codes[address] = self._read_code(address)
         return self._codes[address]
@@ -319,7 +319,7 @@ class StackReader:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Moment:
-    """Addresses as they were, and what lay where the ones of the moment before pointed; empty where these differ."""
+    """Addresses as they were, and the contents where the last moment's addresses pointed; empty where these differ."""
 
     inner_at: int
     frame: int

@@ -1,4 +1,4 @@
-"""The same techniques by API: objects in, objects out, and what was done to them."""
+"""The same techniques by API: objects in, objects out, and a record of what was done to them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hotloop.core.strategy import Strategy, load_strategy
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppliedStrategy:
-    """The objects to train with, and what was done. ``undo()`` takes back what can be taken back."""
+    """The objects to train with, and what was done. ``undo()`` reverts everything that can be reverted."""
 
     model: Any
     optimizer: Any
@@ -28,7 +28,7 @@ class AppliedStrategy:
 
     @property
     def scaler(self) -> Any:
-        """The GradScaler that fp16-autocast made for the loop (scale the loss and step with it), or None."""
+        """The GradScaler that fp16-autocast created for the loop (scale the loss and step with it), or None."""
         return self.applier.context.memory("fp16-autocast").get("scaler")
 
     def after_step(self) -> None:
@@ -46,8 +46,8 @@ def apply_strategy(
 ) -> AppliedStrategy:
     """Apply a strategy (or a TOML file) to the objects of a training, before its first step.
 
-    Use the objects of the answer: most are the ones that were given, changed in place. What does not apply stays as it
-    is, and ``records`` says why. Raises StrategyError for unknown keys, impossible values and conflicts.
+    Use the returned objects: most are the given ones, changed in place. Objects to which nothing applies stay as they
+    are, and ``records`` says why. Raises StrategyError for unknown keys, impossible values and conflicts.
     """
     chosen = strategy if isinstance(strategy, Strategy) else load_strategy(strategy)
     check_strategy(chosen, TECHNIQUES)

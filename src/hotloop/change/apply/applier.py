@@ -77,7 +77,7 @@ def make_context(strategy: Strategy, *, from_outside: bool) -> ProcessContext:
 class Applier:
     """Calls the techniques of a strategy, in the order of their stages.
 
-    ``emit(record)`` receives what happened; ``find_place()`` answers the user's line that is running now.
+    ``emit(record)`` receives what happened; ``find_place()`` returns the user's line that is running now.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class Applier:
         self._call("change_ddp", arguments, "DistributedDataParallel", self._find_place())
 
     def copy_changes(self) -> list[CopyChange]:
-        """What the techniques want to do at each copy of a CPU tensor."""
+        """The changes that the techniques want at each copy of a CPU tensor."""
         made = [technique.change_copies(settings, self.context) for technique, settings, _ in self._plan]
         return [one for one in made if one is not None]
 
@@ -178,7 +178,7 @@ class Applier:
         return tuple(sorted({name for technique, _, _ in self._plan for name in technique.functions}))
 
     def change_call(self, name: str, function: Callable[..., Any], args: Any, kwargs: Any, caller: FrameType) -> Call:
-        """What to call in place of ``function(*args, **kwargs)``; ``caller`` is the frame that calls it."""
+        """The call to make instead of ``function(*args, **kwargs)``; ``caller`` is the frame that calls it."""
         module = caller.f_globals.get("__name__", "")
         call = Call(name=name, function=function, args=args, kwargs=dict(kwargs), caller=module)
         key = (name, caller.f_code, caller.f_lineno)
@@ -245,7 +245,7 @@ class Applier:
         return target
 
     def _report(self, technique_id: str, effect: Effect) -> None:
-        """What a technique says on its own account, of the object that it changed last."""
+        """A technique's own report on the object that it changed last."""
         last = next((one for one in reversed(self.records) if one.technique == technique_id), None)
         target, where = ("the process", None) if last is None else (last.target or "the process", last.where)
         for technique, settings, _ in self._plan:

@@ -1,6 +1,6 @@
 """A model -> the first place in its own forward code where the path may depend on data; None when there is none.
 
-A judgement of source text: what is found may be harmless, and only what is not found counts.
+A judgment of source text: what is found may be harmless, and only what is not found counts.
 """
 
 from __future__ import annotations

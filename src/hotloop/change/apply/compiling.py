@@ -7,7 +7,7 @@ from typing import Any
 
 
 def find_missing_compiler(device: str) -> str | None:
-    """What inductor lacks on this machine to generate code for a device type; None when nothing is known to."""
+    """What inductor needs for a device type but lacks on this machine; None when nothing is known to be missing."""
     if device == "cpu":
         from torch._inductor.cpp_builder import get_cpp_compiler
 
@@ -27,7 +27,7 @@ def find_missing_compiler(device: str) -> str | None:
 
 
 def allow_failures(fullgraph: bool) -> Callable[[], None]:
-    """What cannot be compiled runs as before, in place of an exception in a training that ran without us."""
+    """Code that cannot be compiled runs as before, instead of raising in a training that ran without us."""
     import torch._dynamo
 
     config: Any = torch._dynamo.config
@@ -37,7 +37,7 @@ def allow_failures(fullgraph: bool) -> Callable[[], None]:
 def allow_kept_graphs() -> Callable[[], None]:
     """``backward(retain_graph=True)`` works as it does without compiling.
 
-    Compiled backwards else write over what the forward saved, and torch refuses to run one whose graph is to be kept.
+    Otherwise compiled backwards overwrite what the forward saved, and torch refuses to run one with retain_graph.
     """
     import torch._functorch.config
 

@@ -1,6 +1,6 @@
 """A DistributedDataParallel -> what techniques ask of it: its settings, its rhythm, and what all ranks agree on.
 
-Whatever the ranks decide together is decided at a forward that follows a backward through DDP: that is the one place
+All joint decisions of the ranks are made at a forward that follows a backward through DDP: that is the one place
 which all ranks reach after the same exchanges, whatever else they do.
 """
 
@@ -29,7 +29,7 @@ def find_ddp(model: Any) -> list[Any]:
 
 
 def why_special(ddp: Any) -> str | None:
-    """What this DDP does beyond averaging its gradients, which hotloop cannot repeat; None when nothing."""
+    """Work of this DDP beyond averaging gradients, which hotloop cannot repeat; None without any."""
     if ddp._comm_hooks or ddp._get_ddp_logging_data().get("comm_hook"):
         return "DDP has a communication hook"
     return _why_unusual(ddp)

@@ -18,8 +18,8 @@ class DevicePrefetcher:
     (['Tensor', 'dict'], 2)
 
     Batches may be nested: tuples, named tuples, lists, mappings, dataclasses, and objects with a ``to(device)`` of
-    their own. Everything else is passed on as it is. For copies that run beside the computation the batches must be in
-    pinned memory (``pin_memory=True`` on the loader); from pageable memory they are right, and the host waits.
+    their own. Everything else is passed on as it is. For copies that overlap with the computation the batches must be
+    in pinned memory (``pin_memory=True`` on the loader); from pageable memory they are right, and the host waits.
 
     ``position`` is the number of batches of this pass that the loop has been given: what was only read ahead does not
     count, so that a training resumes with the batch it has not seen. Errors of ``batches`` are raised when the loop
@@ -36,7 +36,7 @@ class DevicePrefetcher:
         return len(self.batches)  # type: ignore[arg-type]
 
     def __getattr__(self, name: str) -> Any:
-        """What else a loader has (``dataset``, ``sampler``, ``batch_size``)."""
+        """Other attributes of the loader (``dataset``, ``sampler``, ``batch_size``)."""
         if name.startswith("__") or name == "batches":
             raise AttributeError(name)
         return getattr(self.batches, name)
@@ -81,7 +81,7 @@ def tensors_of(batch: Any) -> list[torch.Tensor]:
 
 
 def leaves(value: Any) -> Iterator[Any]:
-    """What nested lists, tuples and dictionaries hold."""
+    """The leaves of nested lists, tuples and dictionaries."""
     if isinstance(value, Mapping):
         for one in value.values():
             yield from leaves(one)

@@ -1,4 +1,4 @@
-"""Strategy -> the variables that its techniques set before the training starts, and what is to be said of each."""
+"""Strategy -> the variables that its techniques set before the training starts, and what to say about each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Analysis -> what a technique would win, from what the run itself measured."""
+"""Analysis -> what a technique would save, from what the run itself measured."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hotloop.core.worker_model import LoadingWork, found_ratio, simulate_workers
 
 
 def forecast_removal(analysis: Analysis, removed_ns: float, *, is_hidden: bool = False) -> Saving | None:
-    """What a step wins when so many measured ns of the host's time are left out.
+    """The saving of a step when this many measured ns of the host's time are removed.
 
     ``is_hidden``: the device may be at work meanwhile, so that nothing may come of it. Otherwise the low end is what is
     measured less twice the run's own noise.
@@ -22,10 +22,10 @@ def forecast_removal(analysis: Analysis, removed_ns: float, *, is_hidden: bool =
 
 
 def forecast_workers(analysis: Analysis, workers: int) -> Saving | None:
-    """What worker processes win over loading in the training process, from the measured times of a batch.
+    """The saving of worker processes over loading in the training process, from the measured times of a batch.
 
-    Loading then happens beside the step, by ``workers`` at once (core/worker_model.py). None where it is not measured,
-    or where workers load already.
+    Loading then overlaps with the step, in ``workers`` processes at once (core/worker_model.py). None where it is not
+    measured, or where workers load already.
     """
     rank = analysis.lead
     loaders = [one for one in rank.loaders if one.feeds_backward]
@@ -47,14 +47,14 @@ def forecast_workers(analysis: Analysis, workers: int) -> Saving | None:
 
 
 KEPT_LOW_RATIO, KEPT_MID_RATIO = 0.5, 0.75
-"""Part of the time that makes samples which is won where they are copied instead (as for samples prepared ahead,
-hotloop/judge/diagnose/loading.py: 0.73 to 1.09 of it was won)."""
+"""Share of the time to make samples that is saved where they are copied instead (as for samples prepared ahead,
+hotloop/judge/diagnose/loading.py: 0.73 to 1.09 of it was saved)."""
 
 
 def forecast_kept_samples(analysis: Analysis) -> Saving | None:
-    """What samples that are read once and kept win, over the epochs of this run: the first one reads them.
+    """The saving of samples that are read once and kept, over the epochs of this run: the first one reads them.
 
-    None where samples must not be kept (drawn at random, an iterable data set) or where the time of reading them, the
+    None where samples must not be kept (drawn at random, an iterable dataset) or where the time of reading them, the
     epochs or the draws are not known.
     """
     rank = analysis.lead

@@ -12,10 +12,10 @@ Around = Callable[[Callable[..., Any], Any, Any], Any]
 
 
 def wrap_forward(model: Any, around: Around) -> Callable[[], None]:
-    """Run ``model.forward`` inside ``around``; answers what takes it back.
+    """Run ``model.forward`` inside ``around``; returns a function that undoes it.
 
     The wrapper is an attribute of this one object. A copy or a pickle of the module does not carry it: it pickles as
-    the forward that it wraps (a plain method again when it is loaded). torch.jit.script compiles that one.
+    the forward that it wraps (a plain method again when it is loaded). torch.jit.script compiles that.
     """
     _show_scripting_the_own_forwards()
     inner = model.forward
@@ -56,7 +56,7 @@ class _Forward:
         return self.around(self.inner, args, kwargs)
 
     def innermost(self) -> _Forward:
-        """The one that wraps the script's own forward."""
+        """The wrapper of the script's own forward."""
         found = self
         while isinstance(found.inner, _Forward):
             found = found.inner
@@ -92,7 +92,7 @@ def _show_scripting_the_own_forwards() -> None:
 
 
 def _take_out(model: Any) -> Callable[[], None]:
-    """Give every part of the model its own forward; answers what puts the wrappers back."""
+    """Give every part of the model its own forward; returns a function that restores the wrappers."""
     found = [(part, vars(part)["forward"]) for part in model.modules() if "forward" in vars(part)]
     wrapped = [(part, wrapper) for part, wrapper in found if isinstance(wrapper, _Forward)]
     for part, wrapper in wrapped:

@@ -1,7 +1,7 @@
 """A change of a forward -> the same change, given up for good at the first forward that fails under it.
 
 A technique cannot know what a forward that it has never run does with another dtype or memory layout. The forward is
-run again without the change, from the same random numbers, so that the training goes on as it would have.
+run again without the change, from the same random numbers, so that the training continues as it would have.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _nothing() -> None:
 
 
 def _state_of(model: Any) -> Callable[[], None]:
-    """What puts the random numbers and the model's buffers back as they are now."""
+    """A function that puts the random numbers and the model's buffers back to their state now."""
     drawn = random.getstate()
     states = {"cpu": torch.get_rng_state()}
     if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]

@@ -29,7 +29,7 @@ def find_in_user_code(words: Sequence[bytes], find_line: Callable[[bytes], int |
         is_known = name.partition(".")[0] in ("hotloop", "torch")
         if is_known or path.startswith(installed) or f"{os.sep}site-packages{os.sep}" in path:
             continue
-        if not os.path.exists(path):  # a name that only stands for a file, as that of torch.ops
+        if not os.path.exists(path):  # a name that only looks like a file, such as torch.ops'
             continue
         try:
             data = Path(path).read_bytes()
@@ -46,7 +46,7 @@ def find_in_user_code(words: Sequence[bytes], find_line: Callable[[bytes], int |
 def find_gradient_use() -> str | None:
     """'file:line' of the first ``.grad`` that is read or replaced in code that belongs to no installed package.
 
-    Setting it to None is no use. What cannot be read counts as a use.
+    Setting it to None does not count as a use. What cannot be read does.
     """
     return find_in_user_code((b"grad",), gradient_line)
 
@@ -93,7 +93,7 @@ def gradient_line(source: str | bytes) -> int | None:
 
 
 class GradientReads:
-    """While installed, tells of every read of a parameter's ``grad`` by Python code outside torch and hotloop."""
+    """While installed, reports every read of a parameter's ``grad`` by Python code outside torch and hotloop."""
 
     def __init__(self, parameters: set[int], emit: Callable[[str], None]) -> None:
         self._parameters = parameters

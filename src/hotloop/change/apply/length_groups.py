@@ -1,6 +1,6 @@
 """How long a loader's samples are, and an order in which batches hold samples of similar length, each once.
 
-Lengths come from a list that the data set holds, or from reading every sample in a forked process that is thrown away.
+Lengths come from a list that the dataset holds, or from reading every sample in a forked process that is thrown away.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from hotloop.change.apply.device_batches import leaves
 from hotloop.change.apply.loader_samples import ask_forked
 
 MEGA_BATCHES = 50
-"""Batches that are sorted together, as in fairseq and Transformers: enough to find neighbours of like length, and few
+"""Batches that are sorted together, as in fairseq and Transformers: enough to find samples of similar length, and few
 enough that batches are still made of samples from everywhere."""
 LEAST_WINDOWS = 4
 """Windows of an epoch, as in Transformers. In a single one the lengths alone decide which samples share a batch, and
@@ -36,11 +36,11 @@ PROBES_COUNT = 32
 def group_by_length(
     order: Sequence[int], lengths: Sequence[int], batch_size: int, mega_batches: int = MEGA_BATCHES, ranks: int = 1
 ) -> list[int]:
-    """``order`` with samples of similar length beside each other, batches of ``batch_size`` per rank in random order.
+    """``order`` with samples of similar length together, and batches of ``batch_size`` per rank in random order.
 
     Samples are sorted within windows of ``mega_batches`` batches, or of fewer where that would leave less than
     ``LEAST_WINDOWS`` windows; windows are cut into batches, and the batches are shuffled. With
-    several ``ranks``, ``order`` deals its samples to them in turn, and so does the answer: at each step all ranks have
+    several ``ranks``, ``order`` deals its samples to them in turn, and so does the result: at each step all ranks have
     samples of one length. What does not fill a batch on every rank stays at the end, so that ``drop_last`` drops what
     it would have dropped. The shuffle follows from the order itself and draws from no generator of the training.
 
@@ -60,7 +60,7 @@ def group_by_length(
 
 
 def batches_of_window(batches: int, mega_batches: int) -> int:
-    """At most ``mega_batches``, and so few that there are LEAST_WINDOWS windows, or as many as can hold two batches."""
+    """At most ``mega_batches``, and few enough for LEAST_WINDOWS windows, or as many as can hold two batches."""
     windows = min(LEAST_WINDOWS, max(2, batches // 2))
     return max(1, min(mega_batches, math.ceil(batches / windows)))
 
@@ -105,14 +105,14 @@ class GroupedOrder(Sampler[int]):
         return iter(group_by_length(order, self.lengths, self.batch_size, self.mega_batches, ranks)[rank::ranks])
 
     def __getattr__(self, name: str) -> Any:
-        """What else the sampler has that it stands for (``set_epoch``, ``generator``)."""
+        """Attributes of the wrapped sampler (``set_epoch``, ``generator``)."""
         if name.startswith("__") or name == "source":
             raise AttributeError(name)
         return getattr(self.source, name)
 
 
 def _order_of_all_ranks(sampler: DistributedSampler[Any]) -> list[int]:
-    """What the sampler deals to all ranks in this epoch, in turn; the same on each of them."""
+    """The indices that the sampler deals to all ranks in this epoch, in turn; the same on each rank."""
     every = copy.copy(sampler)
     every.num_replicas, every.rank, every.num_samples = 1, 0, sampler.total_size
     return list(every)
@@ -154,21 +154,21 @@ def sample_length(sample: Any) -> int | None:
 
 
 def find_lengths(loader: Any, budget_s: float, *, may_read: bool) -> Lengths | str:
-    """The lengths of all samples of a map-style data set with batches, or why they are not known or of no use.
+    """The lengths of all samples of a map-style dataset with batches, or why they are not known or of no use.
 
-    ``may_read`` False allows only what takes no time and is the same on every rank: a list that the data set holds.
+    ``may_read`` False allows only what takes no time and is the same on every rank: a list that the dataset holds.
     """
     probes = ask_forked(lambda: _probe(loader), budget_s, "measuring samples")
     if isinstance(probes, str):
         return probes
     known = {probes[place]: probes[place + 1] for place in range(0, len(probes), 2)}
     if len(set(known.values())) < 2:
-        return f"{len(known)} samples that were looked at all have a length of {next(iter(known.values()), 0)}"
+        return f"{len(known)} examined samples all have a length of {next(iter(known.values()), 0)}"
     listed = _find_listed(loader.dataset, known)
     if listed is not None:
         return listed
     if not may_read:
-        return "on several ranks the lengths must come from a list that the data set holds (self.lengths)"
+        return "on several ranks the lengths must come from a list that the dataset holds (self.lengths)"
     values = ask_forked(lambda: _read_all(loader.dataset, budget_s), budget_s + 5.0, "measuring samples")
     if isinstance(values, str):
         return values
@@ -195,7 +195,7 @@ def _probe(loader: Any) -> list[int] | str:
         short = _batch_width(loader.collate_fn([samples[place] for place in ordered[:2]]), found[ordered[1]])
         long = _batch_width(loader.collate_fn([samples[ordered[0]], samples[ordered[-1]]]), found[ordered[-1]])
         if short is None or long is None or short >= long:
-            return "its batches are not padded to their longest sample, so that grouping wins nothing"
+            return "its batches are not padded to their longest sample, so grouping saves nothing"
     return [number for place in places for number in (place, found[place])]
 
 
@@ -219,11 +219,11 @@ def _read(dataset: Any, place: int) -> Any:
     return dataset[place] if many is None else many([place])[0]
 
 
-# -- lists that the data set holds -------------------------------------------------------------------------------------
+# -- lists that the dataset holds -------------------------------------------------------------------------------------
 
 
 def _find_listed(dataset: Any, known: Mapping[int, int]) -> Lengths | None:
-    """A list of the data set that agrees with every sample that was looked at, up to a constant (special tokens)."""
+    """A list of the dataset that agrees with every sample that was looked at, up to a constant (special tokens)."""
     inner, indices = getattr(dataset, "dataset", None), getattr(dataset, "indices", None)
     if type(dataset).__name__ == "Subset" and inner is not None and indices is not None:
         numbers = [int(index) for index in indices]

@@ -47,31 +47,31 @@ _PROCESS = {"is_trial": False}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reads:
-    """What reading did. ``draws`` and ``sampler_draws`` name the global random generators that moved."""
+    """The effects of reading. ``draws`` and ``sampler_draws`` name the global random generators that moved."""
 
     draws: tuple[str, ...] = ()
     sampler_draws: tuple[str, ...] = ()
     unstable: bool = False
     """A sample that was read twice came out differently although no global generator moved."""
     changed: tuple[str, ...] = ()
-    """Plain attributes of the data set that every read sets anew."""
+    """Plain attributes of the dataset that every read sets again."""
     threaded: tuple[str, ...] = ()
     """Operators whose sums depend on how many threads compute them."""
     error: str | None = None
     batch_bytes: int | None = None
     batch_tensors: int | None = None
     own_draws: tuple[str, ...] = ()
-    """Generators of the data set's own that moved."""
+    """Generators of the dataset's own that moved."""
     unplain: str | None = None
     """Why a sample has no plain record (hotloop.change.apply.sample_store)."""
     record_bytes: int | None = None
-    """Of a sample's plain record, in the mean."""
+    """Mean size of a sample's plain record."""
     key_kind: str = ""
     """Class of the keys that the sampler gives."""
 
 
 def read_samples(loader: Any, *, watch_operators: bool = True) -> Reads | str:
-    """Read a few samples of a map-style data set in a forked child; a text when the child gave no answer.
+    """Read a few samples of a map-style dataset in a forked child; a text when the child gave no result.
 
     Without ``watch_operators`` nothing is ``threaded``, and the child saves seconds of imports.
     """
@@ -84,12 +84,12 @@ def read_samples(loader: Any, *, watch_operators: bool = True) -> Reads | str:
 
 
 def ask_forked(work: Callable[[], Any], limit_s: float, what: str) -> Any:
-    """What ``work()`` answers in a forked process that is thrown away, as JSON; a text where it gave no answer."""
+    """The result of ``work()`` in a forked process that is thrown away, as JSON; a text where it returned none."""
     if not hasattr(os, "fork") or sys.platform != "linux":
         return f"this system cannot fork a process safely, so {what} cannot be tried"
     reading, writing = os.pipe()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Python warns of forks beside threads; a loader's workers are just that
+        warnings.simplefilter("ignore")  # Python warns of forks with threads around; a loader's workers are just that
         child = os.fork()
     if child == 0:
         try:
@@ -107,7 +107,7 @@ def ask_forked(work: Callable[[], Any], limit_s: float, what: str) -> Any:
         os.close(reading)
         status = _reap(child)
     if data is None:
-        return f"{what} in a forked process did not end within {limit_s:g} s"
+        return f"{what} in a forked process did not finish within {limit_s:g} s"
     if not data:
         how = f"signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else f"exit code {os.WEXITSTATUS(status)}"
         return f"a forked process crashed while {what} ({how})"
@@ -155,7 +155,7 @@ def _state_of(generator: Any) -> Any:
 
 
 def fingerprint(dataset: Any) -> tuple[Any, ...]:
-    """What shows that a data set was changed: identities and plain values of its attributes, to a small depth.
+    """Signs that a dataset was changed: identities and plain values of its attributes, to a small depth.
 
     An element that is replaced inside a list, and a numpy array that is written to, do not show.
     """
@@ -198,7 +198,7 @@ def _describe(thing: Any, path: str, found: list[Any], depth: int) -> None:
 
 
 def begin_trial(limit_s: float) -> None:
-    """Make this forked process one that tells nobody and ends by itself: see ``is_trial``."""
+    """Make this forked process report to nobody and end by itself: see ``is_trial``."""
     _PROCESS["is_trial"] = True
     null = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
@@ -392,7 +392,7 @@ def _receive(descriptor: int, limit_s: float) -> bytes | None:
 
 def _reap(child: int) -> int:
     with contextlib.suppress(ProcessLookupError):
-        os.kill(child, signal.SIGKILL)  # it has answered, or never will
+        os.kill(child, signal.SIGKILL)  # it has replied, or never will
     try:
         return os.waitpid(child, 0)[1]
     except ChildProcessError:  # the script reaps its children itself

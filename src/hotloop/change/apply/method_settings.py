@@ -13,6 +13,6 @@ READ_BY = {
 
 
 def why_unread(setting: str, method: str) -> str:
-    """Why a setting is refused beside a method that does not read it."""
+    """Why a setting is refused with a method that does not read it."""
     needed = " or ".join(f'"{known}"' for known in READ_BY[setting])
     return f"{setting} needs method = {needed}: {method} does not use it"

@@ -74,7 +74,7 @@ def _outermost(module: Any, name: str) -> Iterator[Any]:
 
 
 def find_buffer_changer(module: Any) -> str | None:
-    """The class of a part whose forward changes its own buffers while training, where that can be told by its class."""
+    """The class of a part whose forward changes its own buffers while training, where the class shows that."""
     for part in module.modules():
         if any(cls.__name__ in BUFFER_CHANGERS for cls in type(part).__mro__):
             tracks = getattr(part, "track_running_stats", True)

@@ -2,8 +2,8 @@
 
 A bfloat16 has 8 significant bits: an update below a 512th of its weight is lost when it is added, and so is all that
 Adam's second moment changes by in a step (a 1000th of it). Each step therefore runs on float32 copies, a few tensors at
-a time; what is stored afterwards either keeps the lower half of the float32 beside the weight, or is rounded up or down
-at random, which loses nothing on average.
+a time; what is stored afterwards either keeps the lower half of the float32 alongside the weight, or is rounded up or
+down at random, which loses nothing on average.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SEED = 20_260_101
 ELEMENTWISE = (
     "SGD", "Adam", "AdamW", "NAdam", "RAdam", "Adamax", "Adagrad", "Adadelta", "RMSprop", "ASGD", "Rprop",
 )  # fmt: skip
-"""Optimizers of torch that update every element by itself."""
+"""Optimizers of torch that update every element independently."""
 
 
 def split_float32(value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -50,7 +50,7 @@ def round_at_random(value: torch.Tensor, bits: torch.Tensor) -> torch.Tensor:
 
 
 class NarrowUpdates:
-    """The hooks of one optimizer; ``remove()`` takes them away and answers the rests that it kept, by ``id``. The
+    """The hooks of one optimizer; ``remove()`` takes them away and returns the rests that it kept, by ``id``. The
     optimizer's state is float32 then, for float32 weights.
 
     ``rests`` has every bfloat16 weight of the optimizer. ``weights`` 'compensated' keeps them, in the optimizer's state
@@ -69,7 +69,7 @@ class NarrowUpdates:
     ) -> None:
         self._optimizer = optimizer
         self._weights, self._state_dtype = weights, state_dtype
-        self._step: Callable[..., Any] = inspect.unwrap(type(optimizer).step)  # its hooks belong to the whole step
+        self._step: Callable[..., Any] = inspect.unwrap(type(optimizer).step)  # its hooks belong to the entire step
         self._ids = {id(p) for p in parameters}
         # Not in the state before the first step: an optimizer that finds some does not begin its own.
         self._early = {key: rest for key, rest in rests.items() if key in self._ids}
@@ -78,7 +78,7 @@ class NarrowUpdates:
         self._generators: dict[torch.device, torch.Generator] = {}
         for p in parameters:
             kept = optimizer.state[p].pop(REST, None) if p in optimizer.state else None
-            if kept is not None:  # loaded while the weight was float32: torch cast the whole numbers, without a loss
+            if kept is not None:  # loaded while the weight was float32: torch cast the integers, without loss
                 self._early[id(p)] = kept.to(torch.int16)
         self._handles = [
             optimizer.register_step_pre_hook(self._before_step),
@@ -140,7 +140,7 @@ class NarrowUpdates:
             yield chunk
 
     def _update(self, group: dict[str, Any], chunk: Sequence[Any], count: int) -> None:
-        """One step of these weights. float32 stand-ins take their place in the optimizer meanwhile."""
+        """One step of these weights. float32 stand-ins take their place in the optimizer meanwhile."""  # words: ok
         optimizer, state = self._optimizer, self._optimizer.state
         parameters, groups = group["params"], optimizer.param_groups
         wide = []
@@ -167,7 +167,7 @@ class NarrowUpdates:
         return value.to(torch.float32) if _is_like(value, p) else value
 
     def _store(self, p: Any, one: Any, count: int) -> None:
-        """What the stand-in became, as the weight and its state are kept."""
+        """The stand-in's value, as the weight and its state are kept."""  # words: ok
         bits: torch.Tensor | None = None
         if self._weights == "stochastic" or self._state_dtype == torch.bfloat16:
             bits = self._draw(p, count)

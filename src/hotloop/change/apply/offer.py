@@ -15,9 +15,9 @@ from hotloop.core.strategy import Strategy
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
-    """What a command was started with and cannot be done to an unmodified script.
+    """The part of a command's strategy that cannot be applied to an unmodified script.
 
-    ``emit`` reports what became of a choice; ``give_up`` tells the agent which techniques are no longer its own.
+    ``emit`` reports what became of a choice; ``give_up`` informs the agent which techniques are no longer its own.
     """
 
     strategy: Strategy

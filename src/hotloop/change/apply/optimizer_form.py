@@ -10,7 +10,7 @@ FORM_KEYS = ("fused", "foreach")
 
 
 def find_own_step(optimizer: Any) -> str | None:
-    """Why another form cannot be chosen for it: what a subclass computes by itself, no flag of torch's changes."""
+    """Why another form cannot be chosen for it: torch's flags do not change what a subclass computes itself."""
     for name in ("step", "_init_group"):
         owner = next((cls for cls in type(optimizer).__mro__ if name in vars(cls)), None)
         if owner is None or not owner.__module__.startswith("torch.optim."):
@@ -55,14 +55,14 @@ def find_choice(optimizer: Any) -> str | None:
 
 
 def switch_form(optimizer: Any, form: str) -> Callable[[], None]:
-    """Switch ``form`` on; answers what takes it back. ``find_hindrance`` has said None before.
+    """Switch ``form`` on; returns a function that undoes it. ``find_hindrance`` must have returned None before.
 
     ``state_dict()`` keeps showing the script's own flags, with step counts where they would be without this: a
     checkpoint loads the same with and without hotloop. ``load_state_dict`` brings those flags back, so the form is
     switched on again after it. It also keeps the order in memory that the state was saved in, by which the fused kernel
     would put it to other elements of the weight.
 
-    A GradScaler is not told of it: the gradients are divided by its scale before the step, and the step is left out
+    A GradScaler does not know of it: the gradients are divided by its scale before the step, and the step is left out
     where they are infinite, as in the script's own form, which is what the script and its library count on.
     """
     flags = {key: key == form for key in FORM_KEYS}
@@ -101,7 +101,7 @@ def switch_form(optimizer: Any, form: str) -> Callable[[], None]:
 
 
 def watch_gradients(optimizer: Any, give_up: Callable[[str], None]) -> Callable[[], None]:
-    """Let the fused SGD and Adagrad step wherever the script's own form does; answers what takes it back.
+    """Let the fused SGD and Adagrad step wherever the script's own form does; returns a function that undoes it.
 
     Their kernels take no sparse gradients, and that of SGD takes either no momentum or the momentum of all parameters:
     one whose first gradient comes late gets a momentum of zeros. ``give_up(why)`` is called within the step, before it
@@ -133,7 +133,7 @@ def _complete_momentum(optimizer: Any, group: dict[str, Any], parameters: list[A
     import torch
 
     missing = [i for i, momentum in enumerate(momenta) if momentum is None]
-    if missing and group["dampening"]:  # a parameter's first gradient is not dampened, one that is added to zeros is
+    if missing and group["dampening"]:  # a parameter's first gradient is not dampened, a gradient added to zeros is
         return (
             None
             if len(missing) == len(momenta)

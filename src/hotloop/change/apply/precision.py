@@ -19,7 +19,7 @@ from hotloop.change.apply.modules import find_replication
 from hotloop.change.apply.own_backward import find_mixed_backward
 
 MOST_LAYERS = 8
-"""So many wrappers of one forward are looked through."""
+"""This many wrappers of one forward are looked through."""
 
 
 def why_not_autocast(model: Any, device_type: str | None) -> str | None:
@@ -62,7 +62,7 @@ def autocast_forward(
     evaluation: bool = True,
     settle: Callable[[], None] | None = None,
 ) -> Callable[[], None]:
-    """Run ``model.forward`` under autocast of ``dtype``, with outputs in float32; answers what takes it back.
+    """Run ``model.forward`` under autocast of ``dtype``, with outputs in float32; returns a function that undoes it.
 
     ``give_up(why)`` is called when a forward fails under it that succeeds without: from then on it is left alone.
     ``evaluation`` False leaves forwards without gradients as they were; ``settle`` is that of ``on_trial``.
@@ -94,7 +94,7 @@ def autocast_forward(
 
 
 def autocast_part(part: Any, device: str, dtype: Any, give_up: Callable[[str], None]) -> Callable[[], None]:
-    """Run a part of a model under autocast where it is called outside of every autocast; answers what takes it back.
+    """Run a part of a model under autocast where it is called outside of every autocast; returns a function to undo it.
 
     For weights that were cast for good: a script may call a part by itself, past the model's forward.
     """
@@ -155,7 +155,7 @@ def to_float32(value: Any) -> Any:
 
 
 def find_own_autocast(model: Any) -> str | None:
-    """The class whose own forward switches autocast on, as far as its source tells; None when there is none."""
+    """The class whose own forward switches autocast on, as far as its source shows; None when there is none."""
     seen: set[Any] = set()
     for module in model.modules():
         cls = type(module)
@@ -204,7 +204,7 @@ def _enters_autocast(function: Any) -> bool:
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
     except (OSError, SyntaxError, ValueError):
-        return True  # it cannot be told: the script's own precision stays
+        return True  # unknown: the script's own precision stays
     return any(isinstance(node, ast.Call) and _switches_on(node) for node in ast.walk(tree))
 
 

@@ -20,9 +20,9 @@ KEPT_OPERATORS = (
 """Results of these cost most to compute again: the policy 'matmuls' keeps them."""
 
 MOST_LEVELS = 4
-"""So deep are arguments looked into: a cache of keys and values holds layers, which hold tensors."""
+"""Depth to which arguments are looked into: a cache of keys and values holds layers, which hold tensors."""
 MOST_MEMBERS = 256
-"""So many parts of a list, dictionary or object are looked at."""
+"""This many parts of a list, dictionary or object are looked at."""
 
 
 class Recomputation:
@@ -91,7 +91,7 @@ def make_context_fn(policy: str) -> Callable[[], Any] | None:
 
 
 def watch_state(block: Any, args: Any, kwargs: Any) -> dict[str, Any]:
-    """What a forward with these arguments must leave as it is, by a name for the user."""
+    """The state that a forward with these arguments must not change, by a name for the user."""
     found: dict[str, Any] = {"Python's random numbers": hash(random.getstate())}
     numpy = sys.modules.get("numpy")
     if numpy is not None:
@@ -112,7 +112,7 @@ def watch_state(block: Any, args: Any, kwargs: Any) -> dict[str, Any]:
 
 
 def _state_of(value: Any, levels: int) -> Any:
-    """What is equal before and after a call only where the call did not change the value in place."""
+    """A value that is equal before and after a call only if the call changed nothing in place."""
     if isinstance(value, torch.Tensor):
         return (id(value), 0 if value.is_inference() else value._version)
     if isinstance(value, (bool, int, float, str, bytes, type(None))):

@@ -114,7 +114,7 @@ class Rhythm:
             return call(*args, **kwargs)
         finally:
             ddp.require_backward_grad_sync = True
-            ddp.require_forward_param_sync = True  # buffers go on being sent before every forward, as before
+            ddp.require_forward_param_sync = True  # buffers are still sent before every forward, as before
 
     def _close_backward(self) -> None:
         """Count the backward that happened since the last forward or use, if one did."""
@@ -166,7 +166,7 @@ class Rhythm:
         elif all_clear and least == greatest and first == last:
             self._micro_batches = most
             self._end(
-                "gradients synchronised once per {backwards} backwards, starting with backward {first} (learned "
+                "gradients synchronized once per {backwards} backwards, starting with backward {first} (learned "
                 "from {steps} steps on all ranks)",
                 {"backwards": most, "first": self._count + 1, "steps": len(self._windows)},
             )

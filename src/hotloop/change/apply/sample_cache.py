@@ -1,10 +1,10 @@
-"""A data set -> its samples read once and kept, as long as nothing shows that keeping them changes the training.
+"""A dataset -> its samples read once and kept, as long as nothing shows that keeping them changes the training.
 
 What cannot be proven before is watched while the training runs: a read that draws random numbers, a second read with
-other bits and a data set that the script changes each end the cache for good, in all processes that share it.
+other bits and a dataset that the script changes each end the cache for good, in all processes that share it.
 
-``read_through_cache`` changes only the class of a data set, to a subclass of its own of the same name: whoever holds
-the data set, sets its attributes or asks ``isinstance`` notices nothing, and its pickles and copies are those of the
+``read_through_cache`` changes only the class of a dataset, to a subclass of its own of the same name: whoever holds
+the dataset, sets its attributes or asks ``isinstance`` notices nothing, and its pickles and copies are those of the
 original class, without the cache.
 """
 
@@ -27,13 +27,13 @@ from hotloop.change.apply.sample_store import MISSING, NotPlain, SampleStore, en
 from hotloop.change.apply.shareable import find_generators
 
 FIRST_READS = 16
-"""So many reads of each process are watched for random draws, later ones as WATCH_RATIO allows."""
+"""This many reads of each process are watched for random draws, later ones as WATCH_RATIO allows."""
 WATCH_RATIO = 0.05
 """Part of the reading time that watching may take: comparing the states of all generators takes 0.2 ms."""
 READ_TWICE = 4
-"""So many reads of each process are made twice and compared, where nothing is kept yet to compare with."""
+"""This many reads of each process are made twice and compared, where nothing is kept yet to compare with."""
 VERIFY_EVERY = 128
-"""One in so many hits is read again, and the first, second, fourth, ... of each process."""
+"""One hit in this many is read again, and the first, second, fourth, ... of each process."""
 TIMED_READS = 8
 WORTH_FACTOR = 2.0
 """Samples that are read less than this many times as slowly as they are copied out of the cache are not kept."""
@@ -46,18 +46,18 @@ _ENDED, _HAS_ANY, _PRINT_AT, _WHY_AT = 0, 1, 8, 16
 
 
 class SampleCache:
-    """Keeps samples of one data set in a store. ``take`` answers what ``read`` would, and raises nothing of its own."""
+    """Keeps samples of one dataset in a store. ``take`` returns what ``read`` would, and raises nothing of its own."""
 
     def __init__(self, dataset: Any, store: SampleStore, kind: Any = None) -> None:
         self.kind = kind
-        """What the owner knows the data set by once it is gone."""
+        """The owner's name for the dataset once it is gone."""
         try:
             self._dataset: Callable[[], Any] = weakref.ref(dataset)
         except TypeError:  # such as a list
             self._dataset = lambda: dataset
         self._count = len(dataset)
         self._store: SampleStore | None = store
-        self._shared = mmap.mmap(-1, _STATE_BYTES)  # for all processes: why it ended, what the data set looks like
+        self._shared = mmap.mmap(-1, _STATE_BYTES)  # for all processes: why it ended, what the dataset looks like
         self._made_by = os.getpid()
         self._kind_of_key: type | None = None
         self._begin_process()
@@ -104,7 +104,7 @@ class SampleCache:
         fresh = read(asked)
         took_ns = time.perf_counter_ns() - begun_ns
         if not isinstance(fresh, list) or len(fresh) != len(wanted):
-            self.end("__getitems__ does not answer a list with one sample per index")
+            self.end("__getitems__ does not return one sample per index of a list")
             return fresh if asked is keys else read(keys)
         try:
             self._judge(store, asked, fresh, [samples[place] for place in wanted], before, took_ns, read)
@@ -117,7 +117,7 @@ class SampleCache:
     # -- what may be kept ----------------------------------------------------------------------------------------------
 
     def _find(self, store: SampleStore, keys: Sequence[Any]) -> list[Any] | None:
-        """What is kept of each key; None where nothing may be."""
+        """The kept record of each key; None where nothing may be kept."""
         if self._shared[_ENDED]:
             self._store = None
             return None
@@ -137,12 +137,12 @@ class SampleCache:
         return [store.get(one) for one in numbers] if all(0 <= one < count for one in numbers) else None
 
     def _begin_process(self, *, is_changed: bool = False) -> None:
-        """A process's first look at the data set, and its next where the script has changed it since the last read."""
+        """A process's first look at the dataset, and its next where the script has changed it since the last read."""
         self._print = look = fingerprint(self._dataset())
         known = self._read_print()
         differs = is_changed or (known != 0 and known != _hash(look))
         if differs and self._shared[_HAS_ANY]:
-            self.end("the script changed the data set")
+            self.end("the script changed the dataset")
             return
         self._write_print(look)
         self._pid = os.getpid()
@@ -242,21 +242,21 @@ class SampleCache:
 
 
 def _hash(look: tuple[Any, ...]) -> int:
-    """Of a fingerprint, never 0. Texts hash alike only in processes that were forked from one."""
+    """Hash of a fingerprint, never 0. Texts hash alike only in processes that were forked from one."""
     return (hash(look) & 0xFFFF_FFFF_FFFF_FFFF) or 1
 
 
-# -- a data set that is read through a cache ---------------------------------------------------------------------------
+# -- a dataset that is read through a cache ---------------------------------------------------------------------------
 
 
 def find_obstacle(dataset: Any) -> str | None:
-    """Why the class of this data set cannot be changed; None where it can."""
+    """Why the class of this dataset cannot be changed; None where it can."""
     kind = type(dataset)
     if type(kind) not in (type, ABCMeta):
         return f"{kind.__name__} has a metaclass of its own ({type(kind).__name__})"
     for owner in kind.__mro__:
         if "__init_subclass__" in vars(owner) and owner not in (object, Generic):
-            return f"{owner.__name__} is told of its subclasses (__init_subclass__), so none can be made unnoticed"
+            return f"{owner.__name__} is notified of its subclasses (__init_subclass__), so none can be made unnoticed"
     if not kind.__flags__ & 1 << 9:  # Py_TPFLAGS_HEAPTYPE
         return f"{kind.__name__} is a built-in class, whose instances cannot be read through a cache"
     return None
@@ -268,7 +268,7 @@ def is_read_through_cache(dataset: Any) -> bool:
 
 
 def read_through_cache(dataset: Any, cache: SampleCache) -> Callable[[], None]:
-    """Let ``dataset[i]`` (and ``__getitems__``, where it has that) take from the cache; answers what takes it back.
+    """Let ``dataset[i]`` (and ``__getitems__``, where there is one) use the cache; returns a function that undoes it.
 
     Raises TypeError where Python does not let an object of this class become another.
     """
@@ -277,7 +277,7 @@ def read_through_cache(dataset: Any, cache: SampleCache) -> Callable[[], None]:
 
     @functools.wraps(kind.__getitem__)
     def __getitem__(self: Any, key: Any) -> Any:
-        if self is not mine():  # another one that the script made of this class
+        if self is not mine():  # another object that the script made of this class
             return kind.__getitem__(self, key)
         return cache.take((key,), lambda keys: [kind.__getitem__(self, keys[0])])[0]
 

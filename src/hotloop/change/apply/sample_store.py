@@ -23,18 +23,18 @@ from hotloop.core.machine import read_free_bytes
 DEEPEST = 32
 MOST_PIECES = 256
 LEAST_IN_PIECE = 4
-"""Samples that a piece has room for, as far as the budget allows: its rest is lost."""
+"""Samples that a piece has room for, within the budget: its rest is lost."""
 MEMORY_PART = 4
 """A cache takes this part of what is free, unless it is given a size."""
 UNKNOWN_BYTES = 1 << 28
-"""Its size where the system does not tell what is free."""
+"""Its size where the system does not say how much is free."""
 
-_HEADER = struct.Struct("<QQ")  # key, bytes of the whole record
+_HEADER = struct.Struct("<QQ")  # key, bytes of the entire record
 _NUMBER = struct.Struct("<I")
 _UNIT = 64
 _NUMPY_KINDS = "biufcSU"
 MISSING = object()
-"""What a store returns for a sample that it does not hold."""
+"""Returned by a store for a sample that it does not hold."""
 
 
 class NotPlain(Exception):
@@ -57,7 +57,7 @@ def encode(sample: Any, key: int) -> bytes:
 def decode(record: Any, key: int) -> Any:
     """The sample of a buffer that begins with its record: new objects, which share no memory with it.
 
-    MISSING where no record of this key stands there: another process has put it in the index, but this one does not see
+    MISSING where there is no record of this key: another process has put it in the index, but this one does not see
     its bytes yet.
     """
     its_key, length = _HEADER.unpack_from(record, 0)
@@ -67,7 +67,7 @@ def decode(record: Any, key: int) -> Any:
 
 
 class _Built:
-    """Stands for a tensor or an array in what is pickled."""
+    """A placeholder for a tensor or an array in what is pickled."""
 
     def __init__(self, build: Any, *arguments: Any) -> None:
         self.made = build, arguments
@@ -170,7 +170,7 @@ class SampleStore:
 class SharedRoom:
     """Bytes that forked processes share out among them.
 
-    They are cut into pieces whose numbers lie in a pipe: taking one is a read of four bytes, which the kernel never
+    They are cut into pieces whose numbers are in a pipe: taking one is a read of four bytes, which the kernel never
     gives to two processes. A process that dies loses at most the piece it was filling; a forked child begins without
     one, since its parent goes on with that.
     """
@@ -217,6 +217,6 @@ class SharedRoom:
 
 
 def choose_memory_bytes(processes: int = 1) -> int:
-    """Size of a cache in memory for each of so many processes of this host."""
+    """Size of a cache in memory for each of that many processes of this host."""
     free = read_free_bytes()
     return UNKNOWN_BYTES // processes if free is None else free // MEMORY_PART // processes

@@ -12,7 +12,7 @@ from typing import Any
 
 MOST_OBJECTS = 5000
 MOST_ITEMS = 64
-"""Of a longer list or dictionary only the first items are looked at."""
+"""Only the first items of a longer list or dictionary are looked at."""
 
 _HANDLES = {
     "h5py": "an open HDF5 file",
@@ -81,7 +81,7 @@ def _reach(roots: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
 
 
 def uses_worker_number(dataset: Any) -> bool:
-    """Whether a method of the data set's class (or of one that it wraps) names ``get_worker_info``."""
+    """Whether a method of the dataset's class (or of a class that it wraps) names ``get_worker_info``."""
     for _ in range(4):
         for owner in type(dataset).__mro__:
             if owner.__module__.partition(".")[0] == "torch":

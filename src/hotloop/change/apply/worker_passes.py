@@ -3,7 +3,7 @@
 torch's own worker iterator differs from loading in the main process in four visible ways: it reads the sampler ahead of
 the loop, so that draws from a generator of the script's come early; persistent workers take no seed at later passes, so
 that every later draw of the training shifts; a second iterator over the same loader restarts the first; and what the
-script changes in its data set never reaches a worker. A Pass is an iterator of torch's that has none of these.
+script changes in its dataset never reaches a worker. A Pass is an iterator of torch's that has none of these.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from hotloop.change.apply.loader_samples import Reads, fingerprint, read_samples
 from hotloop.change.apply.shareable import find_unshareable
 
 MOST_CHANGES = 2
-"""After so many changes of the data set in the midst of a pass the workers would only be in the way."""
+"""After this many changes of the dataset in the middle of a pass, workers would only be in the way."""
 
 
 _BaseDataLoaderIter: Any = torch_loader._BaseDataLoaderIter
@@ -40,9 +40,9 @@ def start_method(loader: Any) -> str:
 
 
 class WorkerPasses:
-    """Makes the iterators of one loader; it stands in the loader's place for ``_get_iterator``.
+    """Makes the iterators of one loader; it replaces the loader's ``_get_iterator``.
 
-    A pickle or a deep copy of the loader leaves it behind and has torch's own workers. ``was_local`` says that the
+    A pickle or a deep copy of the loader drops it and has torch's own workers. ``was_local`` says that the
     script loads in the main process: then passes without gradients (validation) still do, and so does whatever the
     workers cannot do in exactly the same way. ``emit(why)`` is called when that is so for all later passes.
     """
@@ -103,7 +103,7 @@ class WorkerPasses:
         return self.pool
 
     def _is_as_built(self, loader: Any) -> bool:
-        """Before the first pass: whether what was seen of the data set when the loader was built still holds.
+        """Before the first pass: whether what was seen of the dataset when the loader was built still holds.
 
         A transform that the script has put into it since then may draw random numbers, or not work in a worker.
         """
@@ -208,7 +208,7 @@ class Pass(_BaseDataLoaderIter):  # type: ignore[misc]
             self._passes.changes_count = MOST_CHANGES
             self._go_local()
             return self._fetch()
-        except Exception:  # what the data set raised: its batch is gone, as without workers
+        except Exception:  # what the dataset raised: its batch is gone, as without workers
             self._ahead.come_to_next()
             raise
         self._ahead.come_to_next()
@@ -243,7 +243,7 @@ class _ReadAhead:
 
     RandomSampler draws from it at its first index, when the loop is there, and once more where it ends (those numbers
     are thrown away): seen too early, that draw is taken back and made again when the loop comes to it. It does not hold
-    the Pass: one that the loop has left must be seen to be gone.
+    the Pass: hotloop must notice when the loop has left a Pass.
     """
 
     def __init__(self, indices: Iterator[Any], loader: Any) -> None:
@@ -289,7 +289,7 @@ class _ReadAhead:
             self._draw()
 
     def rest(self) -> Iterator[Any]:
-        """What the loop has not had yet, drawn as the loop comes to it."""
+        """Indices that the loop has not had yet, drawn as the loop reaches them."""
         while self._sent:
             index, owes = self._sent.popleft()
             if owes:
@@ -360,7 +360,7 @@ class _Pool(_MultiProcessingDataLoaderIter):  # type: ignore[misc]
 
 
 class _Counted:
-    """What torch's ``_reset`` reads of a loader of map-style data."""
+    """The attributes that torch's ``_reset`` reads of a loader of map-style data."""
 
     _IterableDataset_len_called = None
     generator = None
@@ -376,7 +376,7 @@ def _tail_generator(loader: Any) -> tuple[torch.Generator, int] | None:
 
 
 def lower_priority(iterator: Any, niceness: int) -> None:
-    """Put the workers of a loader's iterator behind this process where cores are short; 0 leaves them as they are.
+    """Lower the priority of a loader's workers below this process's where cores are short; 0 leaves it as it is.
 
     From here and not by a ``worker_init_fn``, so that nothing has to be sent to workers that are spawned.
     """
@@ -391,7 +391,7 @@ def lower_priority(iterator: Any, niceness: int) -> None:
 
 
 class LowPriority:
-    """Stands in a loader's place for ``_get_iterator``: torch's own workers, at a lower priority."""
+    """Replaces a loader's ``_get_iterator``: torch's own workers, at a lower priority."""
 
     def __init__(self, loader: Any, niceness: int) -> None:
         self._loader = weakref.ref(loader)
@@ -423,7 +423,7 @@ def give_workers(
     niceness: int = 0,
     emit: Callable[[str], None] = lambda why: None,
 ) -> None:
-    """Let the loader's later passes fetch in workers. Iterators that exist already go on as they are."""
+    """Let the loader's later passes fetch in workers. Existing iterators continue as they are."""
     passes = WorkerPasses(
         loader,
         num_workers=num_workers,

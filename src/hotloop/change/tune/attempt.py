@@ -44,7 +44,7 @@ RunPatched = Callable[[int], Ran]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What the patch has to show: the strategy's comparison, and whether the patch holds all of the strategy.
+    """The goal of the patch: the strategy's comparison, and whether the patch holds all of the strategy.
 
     With ``is_one_time`` all steps are compared, as those of the strategy were.
     """
@@ -55,7 +55,7 @@ class Wanted:
 
 
 def describe_unchecked(patch: Patch, names: tuple[str, ...], reason: str) -> PatchCheck:
-    """What is known of a patch before any process of it ran; ``names`` are its files."""
+    """The state of a patch before any process of it ran; ``names`` are its files."""
     inside = {technique for change in patch.files for technique in change.techniques}
     return PatchCheck(
         status=NOT_CHECKED,
@@ -106,7 +106,7 @@ def _judge(
     own: list[Measurement],
     numerics: Numerics,
 ) -> PatchCheck:
-    """What the pairs so far say of the gain, and the last process of the loss."""
+    """The verdict of the pairs so far on the gain, and of the last process on the loss."""
     found = _compare(campaign, wanted, baseline, own)
     guarded = judge_numbers(campaign, own[-1], numerics)
     status, reason = judge_gain(found, wanted)
@@ -135,7 +135,7 @@ def _compare(
 
 
 def judge_gain(found: statistics.PairComparison, wanted: Wanted) -> tuple[str, str]:
-    """Status and reason of the patched copy's gain beside the strategy's."""
+    """Status and reason of the patched copy's gain next to the strategy's."""
     if found.low_ratio is None or found.high_ratio is None:
         return CANNOT_TELL, found.reason
     if found.verdict is TrialVerdict.SLOWER or (found.decided and found.verdict is not TrialVerdict.FASTER):
@@ -155,7 +155,7 @@ OBSERVED = "baseline-observed"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TuningAttempt:
-    """What a look at the baseline leaves for those who run trials."""
+    """The results of observing the baseline, for those who run trials."""
 
     study: Study
     campaign: Campaign
@@ -204,7 +204,7 @@ def run_attempt(attempt: TuningAttempt, search: Search, request: Request, progre
 
 
 def stop_early(request: Request, progress: Progress, error: Exception) -> None:
-    """Nothing more can be run, and what was compared is told. Raises TuneError where that is nothing."""
+    """Nothing more can be run, and what was compared is reported. Raises TuneError where that is nothing."""
     why = str(error)
     if isinstance(error, BaselineFailed):
         why += f"; see the outputs in {request.folder / 'trials'}"
@@ -215,7 +215,7 @@ def stop_early(request: Request, progress: Progress, error: Exception) -> None:
 
 
 def check_source(request: Request, progress: Progress, study: Study) -> None:
-    """Make the patch of what was proven and run the patched copy beside the unchanged one, as long as there is time."""
+    """Make the patch of what was proven and compare the patched copy with the unchanged one, while there is time."""
     campaign, plan = progress.campaign, study.bench.plan
     assert campaign is not None
     best = best_arm(campaign)
@@ -247,7 +247,7 @@ def settle_patch(progress: Progress, request: Request) -> Patch:
 
 
 def make_proven_patch(request: Request, progress: Progress) -> Patch:
-    """What the proven strategy changed in its trials, as a change of the user's source (empty without a proof)."""
+    """The proven strategy's changes in its trials, as a change of the user's source (empty without a proof)."""
     best = None if progress.campaign is None else best_arm(progress.campaign)
     if best is None or not best.own:
         return Patch(diff="", files=(), left_out=())
@@ -282,7 +282,7 @@ def _choose_candidates(attempt: TuningAttempt) -> tuple[Candidate, ...]:
 
 
 def _describe_plan(candidates: Sequence[Candidate], steps: int | None) -> str:
-    """What is about to be tried, by name, for the person who waits."""
+    """The names of the candidates to try, for the person who waits."""
     names = [one.id for one in candidates if not one.why_not]
     if not names and candidates:
         return "; ".join(f"{one.id}: {one.why_not}" for one in candidates)

@@ -103,5 +103,5 @@ def _check_safetensors(file: BinaryIO, first: bytes, size: int) -> str:
 
 
 def read_kept(copy: Path) -> frozenset[str]:
-    """Kinds of files that an undisturbed run keeps and that can be read: only of those damage can be told."""
+    """Kinds of files that an undisturbed run keeps and that can be read: damage can be detected in these only."""
     return frozenset(name_kind(path) for path in list_checkpoint_files(copy) if not find_damage(copy / path))

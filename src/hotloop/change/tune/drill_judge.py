@@ -16,13 +16,13 @@ from .rehearsal import ObservedRun
 EXACT, NEAR, NOT, UNKNOWN = "exact", "near", "not", "unknown"
 # Losses that differ by more do not identify a step.
 MOST_NEAR_RATIO = 1e-3
-# Later steps may differ by so much more than the steps that were compared.
+# Later steps may differ by this much more than the steps that were compared.
 BAND_FACTOR = 4.0
 LEAST_COMPARED = 3
 LEVEL_STEPS = 5
-# Two levels of the loss differ where they lie further apart than so many usual changes from step to step.
+# Two levels of the loss differ where they are further apart than this many usual changes from step to step.
 SPREAD_FACTOR = 2.0
-# Saves that do not come every so many steps (by time, say) may be so much rarer than the ones that were seen.
+# Saves that do not come at a fixed number of steps (by time, say) may be this much rarer than those that were seen.
 IRREGULAR_FACTOR = 1.5
 # The worst first.
 VERDICTS: tuple[DrillVerdict, ...] = ("fail", "cannot tell", "pass")
@@ -30,7 +30,7 @@ VERDICTS: tuple[DrillVerdict, ...] = ("fail", "cannot tell", "pass")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interrupted:
-    """One interruption: the signal, the run that got it, what lay there after it, and the same command again."""
+    """One interruption: the signal, the run that got it, the files that it left, and the same command again."""
 
     signal: str
     first: ObservedRun
@@ -43,7 +43,7 @@ class Interrupted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Undisturbed:
-    """What interrupted runs are compared with. ``band_ratio`` is by how much a loss may differ."""
+    """The reference of interrupted runs. ``band_ratio`` is by how much a loss may differ."""
 
     run: ObservedRun
     repeats: str
@@ -62,8 +62,8 @@ class Undisturbed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resumption:
-    """Where the restart went on: after ``step`` steps (None: unknown). ``fault``: why that is no resumption,
-    ``doubt``: why it cannot be told."""
+    """Where the restart resumed: after ``step`` steps (None: unknown). ``fault``: why that is not a resumption,
+    ``doubt``: why it cannot be judged."""
 
     step: int | None
     fault: str = ""
@@ -72,7 +72,7 @@ class Resumption:
 
 
 def describe_undisturbed(run: ObservedRun, interrupted: Sequence[Interrupted], grace_s: float) -> Undisturbed:
-    """The undisturbed run, with what the interrupted ones tell until their signal of how well its losses repeat."""
+    """The undisturbed run, with what the interrupted ones show, until their signal, of how well its losses repeat."""
     pairs = [
         (one, other)
         for pair in interrupted
@@ -100,7 +100,7 @@ def compare_losses(pairs: Sequence[tuple[float | None, float | None]]) -> tuple[
 
 
 def find_interval(run: ObservedRun) -> int | None:
-    """The most steps between two saves of a training, its start counted, the one at its end not; None without saves."""
+    """The most steps between two saves of a training, its start included, its end excluded; None without saves."""
     steps = sorted({one.step for one in run.saves if one.step and not (run.is_whole and one.step == len(run.losses))})
     gaps = [after - before for before, after in zip([0, *steps], steps, strict=False)]
     if not gaps:
@@ -110,12 +110,12 @@ def find_interval(run: ObservedRun) -> int | None:
 
 
 def find_resumption(whole: Undisturbed, again: ObservedRun, done: int) -> Resumption:
-    """Where in the undisturbed run the restart went on, after an interruption at ``done`` steps."""
+    """Where in the undisturbed run the restart resumed, after an interruption at ``done`` steps."""
     total = whole.steps_count
     if not again.losses:
         if again.is_whole and total is not None and done >= total:
             return Resumption(step=total)
-        return Resumption(step=None, fault="the restart trained nothing")
+        return Resumption(step=None, fault="the restart did not train")
     if whole.repeats == NOT or None in again.losses or None in whole.run.losses:
         return _count_resumption(whole, again, done)
     same = [_count_same(whole, again, step) for step in range(min(len(whole.run.losses), done + 2))]
@@ -125,19 +125,19 @@ def find_resumption(whole: Undisturbed, again: ObservedRun, done: int) -> Resump
         step = by_count if by_count in full else max((one for one in full if one <= done), default=full[0])
         return Resumption(step=step)
     if whole.repeats == UNKNOWN:
-        return Resumption(step=None, doubt="too few undisturbed steps were repeated to know how losses repeat")
+        return Resumption(step=None, doubt="too few undisturbed steps were repeated to know how well losses repeat")
     step = max(range(len(same)), key=lambda one: same[one])
     if same[step]:
         text = (
-            f"it goes on at step {step}, but from step {step + same[step]} on the loss is not that of the undisturbed "
+            f"it resumes at step {step}, but from step {step + same[step]} on the loss differs from the undisturbed "
             "run: the optimizer, the learning rate or random draws were not restored"
         )
         return Resumption(step=step, fault=text if step else "it started again from the beginning")
     levels = {
         "again": "it started again with other numbers: nothing was restored",
-        "goes on": "the loss goes on at its level, but no step's loss is that of the undisturbed run: other data, or "
+        "goes on": "the loss continues at its level, but no step's loss matches the undisturbed run: other data, or "
         "random draws that were not restored",
-        "": "no loss after the restart is that of the undisturbed run",
+        "": "no loss after the restart matches the undisturbed run",
     }
     return Resumption(step=None, fault=levels[_find_level(whole.run, again, done)])
 
@@ -153,7 +153,7 @@ def _count_resumption(whole: Undisturbed, again: ObservedRun, done: int) -> Resu
     level, total = _find_level(whole.run, again, done), whole.steps_count
     if total is None or not again.is_whole:
         if level == "again":
-            return Resumption(step=None, fault="the loss starts again at its first level")
+            return Resumption(step=None, fault="the loss starts again at its initial level")
         return Resumption(
             step=None, doubt="losses do not repeat from run to run, and the steps could not be counted to their end"
         )
@@ -162,10 +162,10 @@ def _count_resumption(whole: Undisturbed, again: ObservedRun, done: int) -> Resu
         return Resumption(step=0)
     if step < 0 or not level:
         return Resumption(
-            step=None, doubt="losses do not repeat from run to run, and neither their level nor their number decides"
+            step=None, doubt="losses do not repeat from run to run, and neither their level nor their number settles it"
         )
     if level == "again":
-        text = "the step counter goes on, but the loss starts again: no parameters restored"
+        text = "the step counter continues, but the loss starts again: no parameters were restored"
         return Resumption(step=step, fault=text)
     return Resumption(
         step=step, note="losses do not repeat from run to run: judged by the number of steps and the level of the loss"
@@ -187,7 +187,7 @@ def _find_level(whole: ObservedRun, again: ObservedRun, done: int) -> str:
 
 
 def judge_moment(whole: Undisturbed, pair: Interrupted) -> DrillMoment:
-    """What one interruption cost. A fault fails, a doubt leaves it open, else it was survived."""
+    """The cost of one interruption. A fault fails, a doubt leaves it open, otherwise it was survived."""
     first, again = pair.first, pair.again
     assert first.sent_ns is not None
     done = len(first.losses)
@@ -199,7 +199,7 @@ def judge_moment(whole: Undisturbed, pair: Interrupted) -> DrillMoment:
         torn = f" ({', '.join(pair.torn[:3])} cannot be read)" if pair.torn else ""
         faults.append(f"the restart failed{torn}: {again.last_line}")
     elif not again.losses and again.how != "exited":
-        doubts.append(f"the restart did no step in {again.duration_s:.0f} s")
+        doubts.append(f"the restart completed no step in {again.duration_s:.0f} s")
     elif resumption.fault:
         faults.append(resumption.fault)
     else:
@@ -209,13 +209,13 @@ def judge_moment(whole: Undisturbed, pair: Interrupted) -> DrillMoment:
         notes += filter(None, [resumption.note])
     lost = None if resumption.step is None else max(0, done - resumption.step)
     if pair.torn and not faults:
-        notes.append(f"{', '.join(pair.torn[:3])} cannot be read; the restart went on without")
+        notes.append(f"{', '.join(pair.torn[:3])} cannot be read; the restart continued without them")
     if pair.left_over:
         notes.append(f"left over: {', '.join(pair.left_over[:3])}")
     return DrillMoment(
         moment=first.name_moment(),
         verdict="fail" if faults else "cannot tell" if doubts else "pass",
-        reasons=tuple(faults or doubts or [f"went on at step {resumption.step}, {lost} lost"]),
+        reasons=tuple(faults or doubts or [f"resumed at step {resumption.step}, {lost} lost"]),
         at_step=first.count_steps(first.sent_ns),
         steps_done=done,
         exit_code=first.exit_code,
@@ -235,20 +235,20 @@ def _judge_end(whole: Undisturbed, pair: Interrupted, has_saved: bool) -> tuple[
     """Faults, doubts and notes of how the command ended after the signal."""
     if pair.first.how == "overdue":
         text = f"still running {whole.grace_s:g} s after SIG{pair.signal}, and was killed"
-        # SIGUSR1 is only a notice: who saves and goes on loses nothing.
+        # SIGUSR1 is only a notice: a training that saves and continues loses nothing.
         return ([], [], [text]) if pair.signal == "USR1" and has_saved else ([text], [], [])
     if pair.first.how != "exited":
-        return [], [f"the command was ended by hotloop: {pair.first.how}"], []
+        return [], [f"hotloop ended the command: {pair.first.how}"], []
     if pair.first.is_whole and len(pair.first.losses) >= len(whole.run.losses):
-        return [], ["it trained to its end after the signal: interrupt a longer training"], []
-    text = "it ended with 0: a scheduler takes it for finished, and does not start it again"
+        return [], ["it trained to the end after the signal: interrupt a longer training"], []
+    text = "it ended with 0: a scheduler considers it finished, and does not start it again"
     return [], [], [text] if pair.first.is_whole else []
 
 
 def _judge_loss(
     whole: Undisturbed, pair: Interrupted, resumption: Resumption, done: int, has_saved: bool
 ) -> tuple[str, str]:
-    """A fault or a doubt: was more lost than lies between two saves, and did the restart train to the same end?"""
+    """A fault or a doubt: was more lost than the work between two saves, and did the restart train to the same end?"""
     if resumption.step is None:
         return "", ""
     total, lost = whole.steps_count, max(0, done - resumption.step)
@@ -256,13 +256,13 @@ def _judge_loss(
     ended = resumption.step + len(pair.again.losses)
     had = any(one.end_ns is not None and one.step for one in pair.first.saves) or pair.has_checkpoint
     if resumption.step == 0 and lost and had:
-        return f"it started again from the beginning beside a checkpoint: all {lost} steps were lost", ""
+        return f"it started again from the beginning although there is a checkpoint: all {lost} steps were lost", ""
     if lost > allowed and not had and total is None:
         return "", "nothing was saved in the part of the training that was seen"
     if lost > allowed and not had:
         return f"nothing had been saved: all {lost} steps were lost", ""
     if lost > allowed:
-        return f"{lost} steps were lost, and at most {allowed} lie between two saves", ""
+        return f"{lost} steps were lost, but at most {allowed} are between two saves", ""
     if total is not None and pair.again.is_whole and ended != total:
         return f"it trained to step {ended}, the undisturbed run to {total}", ""
     return "", ""

@@ -23,10 +23,10 @@ GOALS = (SPEED, MEMORY, PARETO, COST)
 MOST_UNEQUAL_RATIO = 1.02
 """Sides whose samples per step differ by at most this do equal work per step."""
 NO_WORSE_RATIO = 1.0 - statistics.SAME_WITHIN_RATIO
-"""A ratio whose lower bound is at least this is no loss that matters."""
+"""A ratio whose lower bound is at least this counts as no loss."""
 
 FRONT, OPEN, DOMINATED = "front", "cannot tell", "dominated"
-"""Where a candidate stands: nothing is better in both; something may be; something is."""
+"""The standing of a candidate: nothing is better in both; something may be; something is."""
 
 UNCHANGED = "unchanged"
 CROWDING = "the CPU use of other programs"
@@ -35,7 +35,7 @@ PACE = "machine speed (reference workload between steps)"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GoalPoint:
-    """A candidate's speed-up and memory saving, both ratios above 1 where it is better, with bounds that hold together.
+    """A candidate's speedup and memory saving, both ratios above 1 where it is better, with bounds that hold together.
 
     ``is_adoptable`` is False where its numbers could not be judged: it is shown, and never chosen.
     """
@@ -49,7 +49,7 @@ class GoalPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """``by`` names what dominates a dominated point, or may dominate one that is open."""
+    """``by`` names what dominates a dominated point, or may dominate an open point."""
 
     point: GoalPoint
     standing: str
@@ -73,7 +73,7 @@ def compare_speed(
     found = _compare(baseline, own, all_baseline, time_of, ways, level=level, price_ratio=price_ratio)
     if unit != "step" and any(one.work_drifts for one in (*baseline, *own)):
         # Part of a step's time does not grow with its work: other steps have another time per unit, whatever the code.
-        why = f"the number of {unit}s per step drifts over the run, and the two sides measured different steps"
+        why = f"the number of {unit}s per step drifts during the run, and the two sides measured different steps"
         return replace(
             found, verdict=TrialVerdict.CANNOT_TELL, reason=why, low_ratio=None, high_ratio=None, decided=True
         )
@@ -96,11 +96,11 @@ def compare_whole_runs(
     samples = [one.samples_per_step for one in (*baseline, *own) if one.samples_per_step]
     why = ""
     if any(one.whole_ns is None for one in processes):
-        why = "the time of whole runs is unknown"
+        why = "the time of full runs is unknown"
     elif len({one.whole_count for one in processes}) > 1:
-        why = "the processes ran different numbers of steps, so their whole times do not compare"
+        why = "the processes ran different numbers of steps, so their total times cannot be compared"
     elif samples and max(samples) > MOST_UNEQUAL_RATIO * min(samples):
-        why = "a step has different numbers of samples on the two sides, so their whole times do not compare"
+        why = "a step has different numbers of samples on the two sides, so their total times cannot be compared"
     if why:
         return replace(statistics.compare([], [], level=level), reason=why, decided=True)
     return _compare(baseline, own, all_baseline, whole_time, (_WHOLE_CROWDING,), level=level, price_ratio=price_ratio)
@@ -109,7 +109,7 @@ def compare_whole_runs(
 def whole_time(one: Measurement) -> float:
     """ns of all its steps. Raises ValueError where that is not known."""
     if one.whole_ns is None:
-        raise ValueError("the time of the whole run is unknown")
+        raise ValueError("the time of the full run is unknown")
     return float(one.whole_ns)
 
 
@@ -195,10 +195,10 @@ def word_verdict(goal: str, verdict: TrialVerdict) -> TrialVerdict:
 
 
 def rank_points(points: Sequence[GoalPoint]) -> tuple[Standing, ...]:
-    """Where each point stands among all and the unchanged command (which is a point without error: it is the measure).
+    """The standing of each point among all and the unchanged command (a point without error: it is the reference).
 
     A point is dominated when another is better in one ratio beyond both intervals, and in the other one at worst 2 %
-    below. Where only the estimates say so, it is open: more pairs could tell.
+    below. Where only the estimates say so, it is open: more pairs could decide it.
     """
     everything = [GoalPoint(id=UNCHANGED, speed=(1.0, 1.0, 1.0), memory=(1.0, 1.0, 1.0)), *points]
     found = []
@@ -225,7 +225,7 @@ def _is_surely_better(a: GoalPoint, b: GoalPoint) -> bool:
 
 
 def _looks_better(a: GoalPoint, b: GoalPoint) -> bool:
-    """By the estimates alone; differences too small to matter make nothing better."""
+    """Judged by the estimates alone; differences too small to matter make nothing better."""
     enough = 1.0 + statistics.SMALLEST_EFFECT_RATIO
     better = [mine[0] >= enough * theirs[0] for mine, theirs in ((a.speed, b.speed), (a.memory, b.memory))]
     no_worse = [mine[0] * enough >= theirs[0] for mine, theirs in ((a.speed, b.speed), (a.memory, b.memory))]
@@ -244,7 +244,8 @@ def is_free_gain(speed: statistics.PairComparison, memory: statistics.PairCompar
 def choose_point(standings: Sequence[Standing], free: Sequence[str]) -> tuple[str | None, str]:
     """The id to write down (None for nothing) and why, in one sentence.
 
-    ``free`` are the ids that win something and are shown to lose nothing. A trade of speed for memory is the reader's.
+    ``free`` are the ids that improve something and are shown to worsen nothing. A trade of speed for memory is up to
+    the reader.
     """
     if all(one.point.id == UNCHANGED for one in standings):
         return None, f"no candidate was compared in at least {statistics.LEAST_PAIRS} pairs of processes"
@@ -253,19 +254,19 @@ def choose_point(standings: Sequence[Standing], free: Sequence[str]) -> tuple[st
     if candidates:
         best = max(candidates, key=lambda one: (one.speed[0], one.memory[0], one.id))
         others = [one.id for one in candidates if one is not best]
-        beside = f"; it is the fastest of {len(candidates)} such candidates" if others else ""
-        return best.id, f"{best.id} improves speed or memory and is proven not to worsen the other{beside}"
+        rank = f"; it is the fastest of {len(candidates)} such candidates" if others else ""
+        return best.id, f"{best.id} improves speed or memory and is proven not to worsen the other{rank}"
     trades = [one.id for one in front if one.id != UNCHANGED and one.is_adoptable]
     if trades:
         return None, (
-            "no candidate is proven to improve one of speed and memory without worsening the other; possible "
+            "no candidate is proven to improve speed or memory without worsening the other; possible "
             f"trade-offs to choose from: {', '.join(trades)}"
         )
     return None, "no candidate is better than the reference in speed or memory"
 
 
 def standing_to_mapping(one: Standing, reference: str) -> dict[str, Value]:
-    """As the report holds it; ``reference`` is the name of what all are held against."""
+    """The standings in the report's form; ``reference`` is the name of what all are compared with."""
     speed, memory = one.point.speed, one.point.memory
     return {
         "id": reference if one.point.id == UNCHANGED else one.point.id,
@@ -306,7 +307,7 @@ def describe_measured(own: Sequence[Measurement]) -> dict[str, Value]:
 
 
 def describe_cost(measured: Mapping[str, Value], price_per_hour: float) -> dict[str, Value]:
-    """What work costs at a price of an hour, from an arm's means; without the time before steps are steady."""
+    """The cost of work at an hourly price, from an arm's means; without the time before steps are steady."""
     per_ns = price_per_hour / 3.6e12
     step_ns, samples, tokens = (measured.get(key) for key in ("step_ns", "samples_per_s", "tokens_per_s"))
     if not isinstance(step_ns, float):
@@ -320,7 +321,7 @@ def describe_cost(measured: Mapping[str, Value], price_per_hour: float) -> dict[
 
 
 def comparison_to_mapping(goal: str, found: statistics.PairComparison) -> dict[str, Value]:
-    """A comparison as the report holds it beside the trial's own."""
+    """A comparison in the report's form, next to the trial's own."""
     return {
         "verdict": word_verdict(goal, found.verdict).value,
         "reason": found.reason,

@@ -1,4 +1,4 @@
-"""Forecasts beside what trials measured -> .hotloop/history.jsonl, and from there into later reports."""
+"""Forecasts and the measurements of trials -> .hotloop/history.jsonl, and from there into later reports."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MOST_LINES = 1_000
 def remember_forecasts(tuning: Tuning, history: Path) -> None:
     """Append the forecast error of every measured trial with a forecast.
 
-    The error is forecast minus realised saving, both as fractions of the time per unit.
+    The error is forecast minus measured saving, both as fractions of the time per unit.
     """
     lines = []
     for trial in tuning.trials:

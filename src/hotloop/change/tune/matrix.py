@@ -13,8 +13,8 @@
     name = "four ranks"
     ranks = 4
 
-Nothing is searched and nothing is combined: what was declared is what is told. A configuration that changes nothing in
-the processes it was to change is ``not applicable``, never a baseline under another name.
+Nothing is searched and nothing is combined: the report covers exactly what was declared. A configuration that changes
+nothing in the processes it was to change is ``not applicable``, never a baseline under another name.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ MOST_CONFIGURATIONS = 64
 MOST_RANKS = 4096
 LEAST_CONFIGURATIONS = 2
 OWN_VARIABLES = ("PYTHONPATH", "PYTHONSTARTUP")
-"""What hotloop needs to enter the training, beside every name that begins with HOTLOOP."""
+"""Variables that hotloop needs to enter the training, in addition to every name that begins with HOTLOOP."""
 _RANK_OPTIONS = {
     "torchrun": ("--nproc-per-node", "--nproc_per_node"),
     "torch.distributed.run": ("--nproc-per-node", "--nproc_per_node"),
@@ -75,13 +75,13 @@ class Configuration:
     arguments: tuple[str, ...] = ()
     variables: Mapping[str, str] = field(default_factory=dict)
     numerics: Numerics | None = None
-    """What a changed launch does to the numbers; None: what the techniques say, ``resampled`` for a changed launch."""
+    """Effect of a changed launch on the numbers; None: the techniques', or ``resampled`` for a changed launch."""
     price_per_hour: float | None = None
     why_not: str = ""
 
     @property
     def launch(self) -> dict[str, Any]:
-        """What differs in the start of the command, as the report tells it."""
+        """The differences in the start of the command, as the report shows them."""
         values: dict[str, Any] = {}
         if self.ranks is not None:
             values["ranks"] = self.ranks
@@ -201,7 +201,7 @@ def _refuse_unknown(content: Mapping[str, Any], known: Sequence[str], place: str
 def make_preset() -> tuple[Configuration, ...]:
     """The grid that is asked for most: precision, accumulation, and what is cut over the ranks.
 
-    The first one changes nothing: the observation says what the command is as it stands.
+    The first one changes nothing: the observation shows the command as it is.
     """
     bf16 = Choice(technique="bf16-autocast")
     rows: dict[str, tuple[Choice, ...]] = {
@@ -222,7 +222,7 @@ def make_preset() -> tuple[Configuration, ...]:
 def change_command(command: Sequence[str], configuration: Configuration) -> tuple[tuple[str, ...], str]:
     """The words that start this configuration, and why it cannot be started (empty when it can).
 
-    Arguments are appended: of an option that stands twice, argparse and click take the last one.
+    Arguments are appended: if an option is given twice, argparse and click take the last one.
 
     >>> change_command(("torchrun", "--nproc-per-node=2", "t.py"), Configuration(name="a", ranks=4))
     (('torchrun', '--nproc-per-node=4', 't.py'), '')
@@ -236,7 +236,7 @@ def change_command(command: Sequence[str], configuration: Configuration) -> tupl
 
 
 def _set_ranks(words: list[str], ranks: int) -> str:
-    """Put the number into the launcher's option; answers why that cannot be done."""
+    """Put the number into the launcher's option; returns why that cannot be done."""
     place = _find_launcher(words)
     if place is None:
         return (
@@ -340,7 +340,7 @@ UNCOUNTED = (
 
 
 def _have_last_word(campaign: Campaign, arm: Arm, row: Configuration) -> None:
-    """What the search would call rejected, in the words of a grid; and comparisons that would not be fair."""
+    """Cases that the search would reject, in the words of a grid; and comparisons that would not be fair."""
     if arm.ended is not None:
         if arm.unapplied is not None and arm.quality is None:
             reason = arm.unapplied.describe(implied=TrialVerdict.NOT_APPLICABLE.value)
@@ -413,7 +413,7 @@ def begin_with_first(rows: Sequence[Configuration], request: Request, progress: 
 
 
 def try_rows(rows: tuple[Configuration, ...], request: Request, progress: Progress, attempt: TuningAttempt) -> None:
-    """Measure the other configurations against the first one. Raises TuneError where that one does not apply."""
+    """Measure the other configurations against the first one. Raises TuneError where the first does not apply."""
     campaign, study, first = attempt.campaign, attempt.study, rows[0]
     if attempt.observed.form:
         progress.reference = f"{first.name} ({attempt.observed.form})"

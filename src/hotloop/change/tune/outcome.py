@@ -1,4 +1,4 @@
-"""What a tuning has found so far -> its report, the strategy that was proven, and the command that goes on."""
+"""The results of a tuning so far -> its report, the strategy that was proven, and the command to run next."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def finish_report(request: Request, progress: Progress, strategy_file: str) -> t
 
 
 def reveal_next(request: Request, report: Report) -> str:
-    """The command that goes on, to be run as it is; empty where the report has it so, or names another one.
+    """The command to run next, ready to run; empty where the report has it so, or names another one.
 
     It holds secrets of the command line, which are for the terminal that they were typed into and for no file.
     """
@@ -107,7 +107,7 @@ def strategy_text(strategy: Strategy, overrides: Sequence[str] = ()) -> str:
 
 
 def _describe_outcome(progress: Progress, goal: str, best: Arm | None) -> str:
-    """One sentence: what is written, what it wins by the goal, and what it costs where that is known."""
+    """One sentence: what is written, what it gains by the goal, and what it costs where that is known."""
     campaign = progress.campaign
     if goal == PARETO and campaign is not None:
         _, why = choose_pareto(campaign)
@@ -119,10 +119,10 @@ def _describe_outcome(progress: Progress, goal: str, best: Arm | None) -> str:
         ]
         return f"{why} ({', '.join(parts)}){_launch_words(progress, best)}"
     if campaign is None or best is None:
-        won = {MEMORY: "smaller", COST: "cheaper"}.get(goal, "faster")
+        better = {MEMORY: "smaller", COST: "cheaper"}.get(goal, "faster")
         arms = [] if campaign is None else campaign.arms
         has_start = any(arm.candidate.is_one_time and arm.own for arm in arms)
-        return f"No change was {'adopted' if has_start else f'proven {won}'}; fast.toml is empty."
+        return f"No change was {'adopted' if has_start else f'proven {better}'}; fast.toml is empty."
     found = judge(campaign, best)
     names = " + ".join(choice.technique for choice in best.candidate.strategy.choices) or best.candidate.id
     what = {MEMORY: "smaller peak memory", COST: "cheaper"}.get(goal, "faster")
@@ -131,7 +131,7 @@ def _describe_outcome(progress: Progress, goal: str, best: Arm | None) -> str:
         speed = compare_arm(campaign, best, SPEED)
         side = "" if speed.speedup_ratio is None else f"; speed: {_ratio_words(speed)} of the baseline"
     if best.candidate.is_one_time:
-        what += f" over the first {best.own[0].whole_count} steps (a start that each run pays once)"
+        what += f" over the first {best.own[0].whole_count} steps (a startup that each run pays for once)"
         side += f"; {describe_start(campaign, best)}"
     return (
         f"{found.speedup_ratio:.2f}x {what} with {names} "
@@ -141,7 +141,7 @@ def _describe_outcome(progress: Progress, goal: str, best: Arm | None) -> str:
 
 
 def list_overrides(progress: Progress) -> tuple[str, ...]:
-    """What the proven strategy replaces of the script's own settings, with file and line."""
+    """The script's own settings that the proven strategy replaces, with file and line."""
     campaign = progress.campaign
     best = None if campaign is None else best_arm(campaign)
     if campaign is None or best is None:
@@ -150,11 +150,11 @@ def list_overrides(progress: Progress) -> tuple[str, ...]:
 
 
 def _list_untried_together(campaign: Campaign | None, best: Arm | None) -> tuple[str, ...]:
-    """What was proven to make the start quicker, and stays out because something else wins in every step."""
+    """Candidates proven to speed up the start, but left out because another saves time in every step."""
     if campaign is None or best is None or best.candidate.is_one_time:
         return ()
     return tuple(
-        f"{arm.candidate.id} makes the start quicker but was not tried together with {best.candidate.id}, so it is not "
+        f"{arm.candidate.id} speeds up the start but was not tried together with {best.candidate.id}, so it is not "
         "in fast.toml"
         for arm in campaign.arms
         if arm.candidate.is_one_time and is_proven(campaign, arm)
@@ -169,7 +169,7 @@ def _ratio_words(found: PairComparison) -> str:
 
 
 def _launch_words(progress: Progress, best: Arm) -> str:
-    """What the strategy file cannot hold: how the command was started."""
+    """How the command was started, which the strategy file cannot hold."""
     launch = progress.launches.get(best.candidate.id)
     if not launch:
         return ""

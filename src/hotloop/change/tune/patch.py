@@ -1,4 +1,4 @@
-"""What techniques did to an unmodified script -> the same in its source, as a unified diff; and what is left out, why.
+"""Changes by techniques to an unmodified script -> the same in its source, as a unified diff; and the omissions, why.
 
 Only lines that were observed are changed, and only where the source there has the one form that is understood. All
 other characters of the file stay as they are, because the change is made of insertions into its text. What is not
@@ -52,7 +52,7 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileChange:
-    """One file as it was read and as it is to be."""
+    """One file as it was read and as it will be."""
 
     path: Path
     before: bytes
@@ -152,7 +152,7 @@ def _replace(path: Path, content: bytes) -> None:
 
 @dataclass(slots=True)
 class _Wanted:
-    """What the records of one call want it to get. Objects that were built there unlike prove no value for all."""
+    """The arguments that the records of one call want. Different objects built there prove no common value."""
 
     call: ast.Call
     arguments: dict[str, str] = field(default_factory=dict)
@@ -192,7 +192,7 @@ def patch_source(
             else:
                 planned = plan_edits(script, record, source)
                 if isinstance(source, Wrapped) and any(edit.start == edit.end == planned[0].start for edit in edits):
-                    raise Refusal("another technique stands around the same call")
+                    raise Refusal("another technique wraps the same call")
                 if not all(edit in edits for edit in planned):
                     _refuse_overlap(planned, edits)
                 edits += [edit for edit in planned if edit not in edits]
@@ -295,7 +295,7 @@ def _diff(name: str, before: str, after: str) -> str:
     return "".join(lines)
 
 
-# -- kept in a folder of a tuning, applied whole or not at all ---------------------------------------------------------
+# -- kept in a folder of a tuning, applied in full or not at all -------------------------------------------------------
 
 SCHEMA = "hotloop.patch/2"
 DIFF, ABOUT = "patch.diff", "patch.json"
@@ -315,7 +315,7 @@ class _KeptCheck(msgspec.Struct):
 
 
 class _About(msgspec.Struct):
-    """patch.json, as far as it is read."""
+    """patch.json, as far as it is needed here."""
 
     schema: str
     root: str

@@ -31,12 +31,12 @@ EXPLAINS = {
     Numerics.RESAMPLED: "different random draws",
     Numerics.LOSSY: "lower precision",
 }
-"""What each class of numerics has for a reason to differ."""
+"""The reason to differ in each class of numerics."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchedQuantity:
-    """A quantity of a training's steps, and how far it may lie off by class of numerics."""
+    """A quantity of a training's steps, and how far it may be off by class of numerics."""
 
     name: str
     first_ratio: Mapping[Numerics, float]
@@ -58,7 +58,7 @@ NORM = WatchedQuantity(
     name="gradient norm",
     first_ratio={Numerics.REORDERED: 1e-3, Numerics.LOSSY: 0.05},
     window_ratio={Numerics.REORDERED: 0.05, Numerics.RESAMPLED: 0.15, Numerics.LOSSY: 0.15},
-    # Equal gradients that lie elsewhere in memory are summed in another order.
+    # Equal gradients at other places in memory are summed in another order.
     exact_ratio=1e-5,
 )
 """A norm shows what Adam's steps hide from the loss: gradients of another size. Measured on a transformer, an MLP and a
@@ -68,16 +68,16 @@ by up to 1.2 %, a rounding error of 1e-6 the latter by up to 0.3 %."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bands:
-    """What the baseline's values allow. ``unknown`` says why nothing can be judged, else it is empty."""
+    """The range that the baseline's values allow. ``unknown`` says why nothing can be judged, else it is empty."""
 
     unknown: str
     process_count: int
     is_repeatable: bool = False
     """Baseline processes agree bit for bit."""
     losses: tuple[float, ...] = ()
-    """Of the first process."""
+    """Losses of the first process."""
     windows: tuple[tuple[float, float], ...] = ()
-    """Mean over processes of each window's mean, and how far a fresh process may lie off by chance."""
+    """Mean over processes of each window's mean, and how far a fresh process may be off by chance."""
     steps: tuple[int, ...] = ()
     """The number of each value's step, from 1."""
     means: tuple[float, ...] = ()
@@ -163,7 +163,7 @@ def _bands_of(
 
 
 def half_widths(bands: Bands, numerics: Numerics, watched: WatchedQuantity = LOSS) -> tuple[float, ...]:
-    """How far the mean of each window may lie off for a class: known before a candidate of it runs."""
+    """How far the mean of each window may be off for a class: known before a candidate of it runs."""
     widths = []
     for part, (middle, chance) in zip(window_slices(len(bands.steps)), bands.windows, strict=True):
         within = chance + watched.window_ratio.get(numerics, watched.exact_ratio) * abs(middle)
@@ -175,7 +175,7 @@ def half_widths(bands: Bands, numerics: Numerics, watched: WatchedQuantity = LOS
 
 
 def repeats_bit_for_bit(processes: Sequence[Sequence[float | None]]) -> bool:
-    """Whether at least two processes were seen and their losses agree, as far as the shortest goes."""
+    """Whether at least two processes were seen and their losses agree, over the length of the shortest."""
     count = min((len(one) for one in processes), default=0)
     return (
         len(processes) >= 2 and count >= LEAST_STEPS and all(one[:count] == processes[0][:count] for one in processes)
@@ -268,7 +268,7 @@ def _judge(bands: Bands, known: Sequence[float], numerics: Numerics, watched: Wa
 
 
 def widest_numerics(classes: Sequence[str | None], default: Numerics) -> Numerics:
-    """The class of several changes together: that of the one that changes most."""
+    """The class of several changes together: that of the change with the largest effect."""
     known = [Numerics(one) for one in classes if one is not None]
     return max(known, key=ORDER.index) if known else default
 
@@ -280,7 +280,7 @@ def window_slices(count: int) -> tuple[slice, ...]:
 
 
 def step_spread(losses: Sequence[float]) -> float:
-    """Standard deviation of a loss around its trend: from the differences of neighbours, which the trend leaves."""
+    """Standard deviation of a loss around its trend, from the differences of adjacent values, which hold no trend."""
     if len(losses) < 2:
         return 0.0
     differences = [b - a for a, b in pairwise(losses)]
@@ -318,7 +318,7 @@ def make_guard(references: Sequence[Measurement], seen: Sequence[Measurement]) -
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guarded:
-    """The judgement that counts, and ``summary``: it with both curves, as the report holds it."""
+    """The judgment that counts, and ``summary``: it with both curves, as the report holds it."""
 
     quality: Quality
     summary: Mapping[str, Value]
@@ -355,7 +355,7 @@ def excuse_norms(measured: Measurement, techniques: Mapping[str, Technique]) -> 
 def _curve(
     bands: Bands, values: Mapping[int, float | None], numerics: Numerics, watched: WatchedQuantity, quality: Quality
 ) -> dict[str, Value]:
-    """Step by step the baseline's mean, the band around it and the candidate's value; no more than MOST_POINTS."""
+    """Step by step, the baseline's mean, the band around it and the candidate's value; no more than MOST_POINTS."""
     if bands.unknown or not values:
         return {}
     widths = half_widths(bands, numerics, watched)

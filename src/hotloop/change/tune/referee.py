@@ -1,4 +1,4 @@
-"""Two variants of a training -> which one is faster: fresh processes in turn, until it is known or the time is over."""
+"""Two variants of a training -> the faster one: fresh processes in turn, until it is known or time is up."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .trials import Ran, pick_unit, time_per_unit
 LEVEL = 0.003
 """Two-sided probability of a wrong ``faster`` or ``slower`` over all looks: at most one in 300 equal variants."""
 SAME_LEVEL = 0.1
-"""Of the interval that has to be within the smallest difference that matters: two one-sided tests at 5 %."""
+"""Level of the interval that has to be within the smallest difference that matters: two one-sided tests at 5 %."""
 LEAST_GUARDED = 3
 """Processes of A from which its own spread of losses is known, where they are not equal bit for bit."""
 
@@ -27,7 +27,7 @@ RunSide = Callable[[str, int], Ran]
 
 @dataclass(slots=True, kw_only=True)
 class Match:
-    """What a referee knows so far. ``observed`` is A's first process, of which the length of all others follows."""
+    """A referee's knowledge so far. ``observed`` is A's first process, which determines the length of all others."""
 
     least_ratio: float
     numerics: Numerics
@@ -58,7 +58,7 @@ class SideFailed(Exception):
 def run_pairs(
     run: RunSide, most: int, *, until_s: float, process_s: float, clock_s: Callable[[], float]
 ) -> Iterator[tuple[Measurement, Measurement]]:
-    """A process of each side, at most so many times and as long as another pair fits in. Raises SideFailed.
+    """A process of each side, up to a number of times and while another pair fits in. Raises SideFailed.
 
     Every second pair runs backwards, so that a drift of the machine cancels. ``process_s`` is how long a process may
     take at first.
@@ -100,14 +100,14 @@ def referee(
         match.reason = f"{failure.side} failed: {failure.ran.ended}, {failure.ran.reason}"
         return
     if len(match.b) < statistics.MOST_PAIRS:
-        match.reason = f"the budget is used up: {match.reason}"
+        match.reason = f"the budget ran out: {match.reason}"
 
 
 def judge(match: Match) -> None:
     """The verdict of the pairs so far; the loss goes before the time."""
     match.guard, is_sure = _judge_numbers(match)
     if match.guard.status == "rejected" and is_sure:
-        match.verdict, match.reason = "refused", f"B trains another model: {match.guard.reason}"
+        match.verdict, match.reason = "refused", f"B trains a different model: {match.guard.reason}"
         return
     strict, wide = (goals.compare_speed(match.a, match.b, match.a, level=level) for level in (LEVEL, SAME_LEVEL))
     match.comparison = strict
@@ -136,7 +136,7 @@ def _say_why(found: statistics.PairComparison) -> str:
 
 
 def _judge_numbers(match: Match) -> tuple[Quality, bool]:
-    """What the losses of B say beside those of A, and whether that can end the proof."""
+    """The verdict on the losses of B against those of A, and whether that can end the proof."""
     references = [*([match.observed] if match.observed else []), *match.a]
     bands = make_guard(references, match.a)
     qualities = [judge_measured(bands, process, match.numerics).quality for process in match.b]

@@ -21,7 +21,7 @@ from .trials import Bench, TrialLimits, last_line, protect_environment, read_tai
 MOST_MARK_BYTES = 64 << 20
 # Where within a step, a save or an evaluation the signal is sent.
 DELAY_RATIO = (0.2, 0.8)
-# So many steps before its end a training is no longer interrupted: too few would be left to compare.
+# A training is not interrupted this few steps before its end: too few would be left to compare.
 LEFT_STEPS = 3
 
 
@@ -87,7 +87,7 @@ class ObservedRun:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedSignal:
     """A moment and a signal: ``delay_s`` after the line ``mark`` number ``number`` of the training. ``hold``: the
-    ``count``-th save of a process waits for the signal after so many ``bytes``."""
+    ``count``-th save of a process waits for the signal after that many ``bytes``."""
 
     signal: str
     mark: str
@@ -147,7 +147,7 @@ def rehearse(
 
 @dataclass(slots=True)
 class _Marks:
-    """What the lines of one process say."""
+    """The content of one process's lines."""
 
     rows: list[tuple[int, float | None, int]] = field(default_factory=list)
     rank: int = 0
@@ -225,7 +225,7 @@ def _span(mark: str, begin_ns: int, number: int, end_ns: int | None) -> Observed
 
 
 def _join_spans(parts: list[ObservedSpan], ends: Sequence[int]) -> Iterator[ObservedSpan]:
-    """What lies between the same two steps is one save, or one evaluation."""
+    """Everything between the same two steps is one save, or one evaluation."""
     by_step: dict[int, list[ObservedSpan]] = {}
     for part in sorted(parts, key=lambda one: one.begin_ns):
         by_step.setdefault(sum(end <= part.begin_ns for end in ends), []).append(part)
@@ -301,7 +301,7 @@ def lead_elsewhere(folder: Path, target: Path) -> Iterator[None]:
 
 
 def check_empty(folder: Path) -> bool:
-    """Whether the folder exists. Raises UsageError where it holds anything, or is none."""
+    """Whether the folder exists. Raises UsageError where it holds anything, or is not a folder."""
     if not folder.exists() and not folder.is_symlink():
         return False
     if folder.is_symlink() or not folder.is_dir() or any(folder.iterdir()):

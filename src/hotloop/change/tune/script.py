@@ -15,7 +15,7 @@ class Refusal(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ScriptEdit:
-    """``text`` in place of what stands from ``start`` to ``end``, offsets in the script's text."""
+    """``text`` replaces the span from ``start`` to ``end``, offsets in the script's text."""
 
     start: int
     end: int
@@ -79,7 +79,7 @@ class Script:
         return self.imported.get(node.id) if isinstance(node, ast.Name) else None
 
     def block(self, statement: ast.stmt) -> list[ast.stmt]:
-        """The list of statements that it stands in: the two arms of an ``if`` are two."""
+        """The list of statements that contains it: the two arms of an ``if`` are two."""
         lists = [value for _, value in ast.iter_fields(self.parents[statement]) if isinstance(value, list)]
         return next(one for one in lists if any(node is statement for node in one))
 
@@ -109,7 +109,7 @@ class Script:
 
 
 def parse_script(text: str) -> Script:
-    """Raises Refusal for a text whose places cannot be told for sure."""
+    """Raises Refusal for a text whose places cannot be located reliably."""
     if "\x0c" in text or "\r" in text.replace("\r\n", ""):
         raise Refusal("the file contains form feeds or bare carriage returns")
     plain = text.removeprefix("\ufeff")
@@ -138,7 +138,7 @@ def insert_after(script: Script, statement: ast.stmt, text: str, *, blank: bool 
 
 
 def stands_alone(script: Script, statement: ast.stmt) -> bool:
-    """Nothing else stands on the lines of the statement, but for a comment."""
+    """Whether the statement has its lines to itself, except for a comment."""
     start, end = script.span(statement)
     head = script.text[script.starts[statement.lineno - 1] : start]
     tail = script.text[end : script.starts[statement.end_lineno or statement.lineno] - 1]
@@ -146,7 +146,7 @@ def stands_alone(script: Script, statement: ast.stmt) -> bool:
 
 
 def overlap(planned: Sequence[ScriptEdit], edits: Sequence[ScriptEdit]) -> bool:
-    """Whether a change of the one lies inside a change of the other; insertions at the same place do not."""
+    """Whether a change in one overlaps a change in the other; insertions at the same place do not."""
     for one in planned:
         for other in edits:
             if one.start < other.end and other.start < one.end:

@@ -22,11 +22,11 @@ BASELINE = "baseline"
 LEAST_FORECAST_RATIO = 0.005
 """Candidates whose forecast is at most this are not worth a trial."""
 BETWEEN_BASELINES = 2
-"""So many candidates run between two baseline processes: each stands beside one of them."""
+"""Number of candidates that run between two baseline processes; each is compared with one of the two."""
 _WEIGHT = {Basis.MEASURED: 1.0, Basis.SIMULATED: 0.9, Basis.RULE_OF_THUMB: 0.5}
 
 Check = Callable[[Strategy], Strategy]
-"""Answers the strategy, or raises StrategyError: conflicts, unknown keys, impossible values."""
+"""Returns the strategy, or raises StrategyError: conflicts, unknown keys, impossible values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +40,7 @@ class Candidate:
     numerics: Numerics
     why_not: str = ""
     least_numerics: Numerics | None = None
-    """What it does to the numbers beside its techniques (another start of the command); None: nothing."""
+    """Its effect on the numbers in addition to its techniques' (another start of the command); None: nothing."""
     judged: tuple[str, ...] = ()
     """Lines (``file:line``) that the rule which prescribes it judged."""
     judges_process: bool = False
@@ -74,7 +74,7 @@ def find_candidates(
                 continue
             is_named = technique_id in named
             settings = finding.fix.settings if finding.fix is not None and is_named else {}
-            # The finding's forecast is for its own fix: what else treats the rule wins at most as much as is lost.
+            # The finding's forecast is for its own fix: another treatment of the rule saves at most what is lost.
             saving = finding.saving if is_named else None
             candidate = _make_candidate(technique.id, technique, settings, saving, finding.rule, check)
             if is_named:
@@ -93,7 +93,7 @@ def _name_line(place: Where, root: Path) -> str:
 
 
 def override_explicit(candidate: Candidate, applied: Sequence[AppliedTechnique]) -> Candidate | None:
-    """The candidate with leave to replace a setting of the script's own that stood in its way in a process.
+    """The candidate with permission to override a setting of the script's own that blocked it in a process.
 
     None where nothing did, or where no rule has judged that very line.
     """
@@ -124,7 +124,7 @@ def combine(parts: Sequence[Candidate], check: Check) -> Candidate | None:
     for part in parts:
         ids = {choice.technique for one in taken for choice in one.strategy.choices}
         if any(choice.technique in ids for choice in part.strategy.choices):
-            continue  # another form of one that is taken: chained, the later settings would win unsaid
+            continue  # another form of a taken one: chained, the later settings would apply silently
         try:
             check(chain(*(one.strategy for one in (*taken, part))))
         except StrategyError:
@@ -142,7 +142,7 @@ def combine(parts: Sequence[Candidate], check: Check) -> Candidate | None:
 
 
 def schedule_round(candidates: Sequence[str], number: int) -> tuple[tuple[str, ...], dict[str, int]]:
-    """The arms of one round in running order, and for each candidate which position's baseline stands beside it.
+    """The arms of one round in running order, and for each candidate the position of the baseline to compare it with.
 
     Every second round runs backwards, so that a slow drift of the machine cancels over two rounds.
 
@@ -170,9 +170,9 @@ def schedule_round(candidates: Sequence[str], number: int) -> tuple[tuple[str, .
 
 
 def keep_affordable(ratios: Mapping[str, float], costs_s: Mapping[str, float], time_s: float) -> tuple[str, ...]:
-    """The ids with the largest speed-ups so far for which the time is enough, at least one.
+    """The ids with the largest speedups so far for which the time is enough, at least one.
 
-    Where it is not enough for the best one, that goes on none the less, unless it is slow beside the others.
+    Where it is not enough for the best one, the best one continues anyway, unless it is slow next to the others.
 
     >>> keep_affordable({"a": 1.1, "slow": 1.3, "b": 1.2}, {"a": 10, "slow": 90, "b": 10}, 60)
     ('b', 'a')
@@ -237,7 +237,7 @@ def _merge(a: Candidate, b: Candidate) -> Candidate:
 def promise(candidate: Candidate) -> float:
     """The forecast saving, weighted down by what it rests on; 0 without a forecast.
 
-    What a start pays once stands for a saving that nobody forecast: how much of it goes is not known.
+    A cost paid once per start is used in place of a saving that nobody forecast: how much of it goes away is not known.
     """
     saving = candidate.forecast
     if saving is None:
@@ -278,9 +278,10 @@ def add_memory_candidates(
     rank_count: int,
     has_accelerator: bool,
 ) -> tuple[Candidate, ...]:
-    """What saves memory, after what findings ask for; under the goal memory in its place.
+    """Candidates that save memory, after those that findings ask for; under the goal memory, instead of them.
 
-    Forecasts are of time: under the goal memory none prunes. What can change nothing here is told without a process.
+    Forecasts are of time: under the goal memory none prunes. A candidate that can change nothing here is reported
+    without a process.
     """
     given = tuple(candidates)
     saving = [(one, one.memory) for one in techniques.values() if one.memory is not None]
@@ -304,13 +305,13 @@ def add_memory_candidates(
 
 
 STEADY_BEHIND = 10
-"""Steps that a trial trains behind the start that it has to show, for the steady steps to be compared too."""
+"""Steps that a trial trains after the start that it has to show, so that steady steps can be compared too."""
 ADVICE = "compare two runs of your own, one with it: hotloop diff"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Room:
-    """What trials have: ``steps`` in each process, which takes about ``process_s``, from ``now_s`` of the clock on."""
+    """The room of trials: ``steps`` in each process, which takes about ``process_s``, from ``now_s`` on."""
 
     steps: int
     process_s: float
@@ -325,13 +326,13 @@ def start_steps(findings: Iterable[Finding]) -> int:
 
 
 def least_steps(findings: Iterable[Finding]) -> int:
-    """Steps that a trial needs to show the start and some steady steps behind it; 0 where nothing is paid once."""
+    """Steps that a trial needs to show the start and some steady steps after it; 0 where nothing is paid once."""
     first = start_steps(findings)
     return first + STEADY_BEHIND if first else 0
 
 
 def trial_s(observed: Measurement, steps: int) -> float:
-    """About how long a process of so many steps takes, by one that was observed for longer or shorter."""
+    """About how long a process of ``steps`` steps takes, judging by a process observed for more or fewer steps."""
     return max(0.0, observed.duration_s - (observed.whole_count - steps) * observed.step_ns * 1e-9)
 
 
@@ -346,13 +347,13 @@ def leave_out_unjudged(
 
 
 def why_unjudged(findings: Sequence[Finding], room: Room) -> str:
-    """Why whole runs cannot tell within the budget what the start saves, and what would; empty where they may."""
+    """Why full runs cannot show within the budget what the start saves, and what would; empty where they may."""
     first = start_steps(findings)
     if not first:
-        return ""  # nothing was seen to lie in the start alone
-    told = f"not tried: its cost is paid once per start, in the first {first} steps"
+        return ""  # nothing was seen that belongs to the start alone
+    known = f"not tried: its cost is paid once per start, in the first {first} steps"
     if room.steps < least_steps(findings):
-        return f"{told}, and a trial has only {room.steps}; {ADVICE}"
+        return f"{known}, and a trial has only {room.steps}; {ADVICE}"
     # One process of the baseline is a reference and the first pair's other side; the second reference is one more.
     needed_s = (2 * LEAST_PAIRS + 1) * room.process_s
     if room.now_s + needed_s <= room.budget.search_until_s:
@@ -360,6 +361,6 @@ def why_unjudged(findings: Sequence[Finding], room: Room) -> str:
     whole_s = (room.now_s - room.budget.begun_s + needed_s) / (1 - room.budget.kept_ratio)
     minutes = math.ceil(whole_s / 60)
     return (
-        f"{told}, so it takes whole runs to judge: {LEAST_PAIRS} pairs of {room.steps} steps take about "
+        f"{known}, so it takes full runs to judge: {LEAST_PAIRS} pairs of {room.steps} steps take about "
         f"{math.ceil(needed_s / 60)} min; use --budget {minutes}m, or {ADVICE}"
     )

@@ -1,4 +1,4 @@
-"""What a technique applied, and its form in the source -> edits of the script that do the same.
+"""A technique's change, and its form in the source -> edits of the script that do the same.
 
 Raises Refusal, with the reason, where the script has not the one form that is understood.
 """
@@ -98,7 +98,7 @@ def _literal(value: Value) -> str:
 
 
 def _find_call(script: Script, record: AppliedTechnique) -> ast.Call:
-    """The one call at the record's line that names its target."""
+    """The only call at the record's line that names its target."""
     assert record.where is not None
     line = record.where.line
     calls = [
@@ -118,7 +118,7 @@ def _find_call(script: Script, record: AppliedTechnique) -> ast.Call:
 
 
 def edit_arguments(script: Script, call: ast.Call, arguments: Mapping[str, str]) -> list[ScriptEdit]:
-    """The call with these arguments, each in place of the one of its name."""
+    """The call with these arguments, each replacing the existing argument of its name."""
     edits = []
     missing = dict(arguments)
     for keyword in call.keywords:
@@ -197,7 +197,7 @@ def _plan_torch_call(script: Script, record: AppliedTechnique, source: TorchCall
 
 
 def _find_last_import(script: Script) -> ast.stmt:
-    """Of those at the top of the file, among which torch's is."""
+    """The last import at the top of the file, if torch is imported there."""
     last: ast.stmt | None = None
     seen = False
     for statement in script.tree.body:
@@ -292,7 +292,7 @@ def _inherits_forward(script: Script, value: ast.expr, target: str | None) -> bo
 
 
 def _plan_context(script: Script, record: AppliedTechnique, source: ModelContext) -> list[ScriptEdit]:
-    """The model's call at the line inside the context, what it answers in float32."""
+    """The model's call at the line inside the context, with its outputs in float32."""
     if record.values.get(source.value) is None:
         raise Refusal(f"{source.value} was not recorded")
     call, statement = _find_forward(script, record)
@@ -330,7 +330,7 @@ def _plan_context(script: Script, record: AppliedTechnique, source: ModelContext
 
 
 def _find_forward(script: Script, record: AppliedTechnique) -> tuple[ast.Call, ast.stmt]:
-    """The one call at the line that can be the model's: of a local name or of an attribute of self."""
+    """The only call at the line that can be the model's: of a local name or of an attribute of self."""
     assert record.where is not None
     line = record.where.line
     functions = {n.name for n in ast.walk(script.tree) if isinstance(n, ast.FunctionDef | ast.ClassDef)}
@@ -378,7 +378,7 @@ def _refuse_evaluated_before(statement: ast.stmt, call: ast.Call) -> None:
             continue
         around = any(child is call for child in ast.walk(node))
         inside = any(child is node for child in ast.walk(call))
-        # A call around the model's evaluates what it calls first, unless the model's own answer is what is called on.
+        # A call around the model's evaluates what it calls first, unless it is called on the model's own result.
         below = list(ast.walk(node.func))
         calls_first = around and call not in below and any(isinstance(child, ast.Call) for child in below)
         is_before = not around and not inside and (node.lineno, node.col_offset) < (call.lineno, call.col_offset)

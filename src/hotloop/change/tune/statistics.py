@@ -1,7 +1,7 @@
 """Process means of two arms -> a ratio with an interval that holds at every look, and a verdict.
 
 The unit of analysis is the process: its mean time per unit of work over its steady steps. What happens inside one
-process (allocator, page placement, a neighbour on the machine) is shared by all of its steps, so that its steps say
+process (allocator, page placement, other programs on the machine) is shared by all of its steps, so that its steps say
 little about the next process. Processes run in pairs, one of each arm, in the order AB BA AB BA: a drift of the
 machine that is slow against a pair cancels. The statistic is the mean of the pairs' log ratios.
 
@@ -35,7 +35,7 @@ LOOKS = ((4, 0.25), (6, 0.25), (8, 0.15), (12, 0.15), (16, 0.10), (24, 0.10))
 """Pairs at which the data are looked at, and the share of the decision level that is spent there: most of it early,
 where few degrees of freedom need it and where a budget of minutes ends."""
 LEAST_FOR_NOISE = 4
-"""Processes of the baseline from which the machine's noise is told."""
+"""Baseline processes from which the machine's noise can be estimated."""
 LEVELLED_RATIO = 0.8
 """Pairs are compared at equal values of a covariate where that makes their spread at most this of what it was."""
 LEAST_COVARIATE_SPREAD = 0.03
@@ -49,7 +49,7 @@ MOST_CROWDED_RATIO = 0.95
 MOST_SHIFT_ERRORS = 2.5
 """Standard errors by which a covariate's means in the two arms may differ and still be an accident."""
 SAME_SPREAD_RATIO = 1.5
-"""Pairs that spread at most so much more than the baseline's processes do are taken for equally noisy."""
+"""Pairs that spread at most this much more than the baseline's processes do are taken for equally noisy."""
 LEAST_PAIRS = LOOKS[0][0]
 MOST_PAIRS = LOOKS[-1][0]
 SMALLEST_EFFECT_RATIO = 0.01
@@ -60,9 +60,9 @@ SAME_WITHIN_RATIO = 0.02
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Noise:
-    """How far pairs of equal processes differ here, told by all processes of the baseline.
+    """How far pairs of equal processes differ here, estimated from all baseline processes.
 
-    ``spread_ratio`` is the standard deviation of a pair's log ratio, ``freedom`` the degrees of freedom behind it.
+    ``spread_ratio`` is the standard deviation of a pair's log ratio, ``freedom`` its degrees of freedom.
     """
 
     spread_ratio: float
@@ -71,7 +71,7 @@ class Noise:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Covariate:
-    """How slow the machine was beside each process of a comparison, in the order of its process means, as a logarithm.
+    """How slow the machine was during each process of a comparison, in the order of its process means, as a logarithm.
 
     ``every`` holds time per unit and value of all processes of the baseline so far, those of the pairs included.
     ``words`` end a sentence that begins with 'corrected for changes in'.
@@ -85,7 +85,7 @@ class Covariate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairComparison:
-    """Candidate against baseline. Ratios are speed-ups: the baseline's time per unit over the candidate's.
+    """Candidate against baseline. Ratios are speedups: the baseline's time per unit over the candidate's.
 
     ``low_ratio`` and ``high_ratio`` bound it at the decision level, whenever one looks; None before the first look.
     ``noise_ratio`` is the spread of a single pair's ratio (a standard deviation of its logarithm).
@@ -112,11 +112,11 @@ def compare(
     noise: Noise | None = None,
     covariates: Sequence[Covariate] = (),
 ) -> PairComparison:
-    """Judge pairs of process means (times per unit, entry i of both ran beside each other).
+    """Judge pairs of process means (times per unit; entry i of both ran one right after the other).
 
     Four pairs that happen to agree prove no silence, and alone they decide next to nothing (t of 3 degrees of freedom).
     With ``noise`` the spread is never taken for less than that, and its degrees of freedom count too, unless the pairs
-    spread by more than SAME_SPREAD_RATIO of it: then they are noisier than the baseline, and stand for themselves.
+    spread by more than SAME_SPREAD_RATIO of it: then they are noisier than the baseline, and their own spread counts.
 
     >>> compare([10.0, 10.1, 9.9, 10.0], [5.0, 5.0, 5.1, 4.9]).verdict.value
     'faster'
@@ -134,7 +134,7 @@ def compare(
     if look is None:
         reason = f"{n} of at least {LEAST_PAIRS} pairs"
         return PairComparison(verdict=TrialVerdict.CANNOT_TELL, reason=reason, n=n, speedup_ratio=ratio)
-    # Fitted to the pairs of the look: between two looks nothing new is to be seen.
+    # Fitted to the pairs of the look: between two looks nothing new is known.
     levelled = [level_pairs(baseline[:look], candidate[:look], covariate) for covariate in covariates]
     found = _interval(logs, level, noise, levelled)
     ratio, low, high = (math.exp(one) for one in (found.middle, found.low, found.high))
@@ -190,7 +190,7 @@ class Levelled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Interval:
-    """Of the latest look; ``all_low`` and ``all_high`` bound the intersection of the intervals of all looks so far."""
+    """Bounds of the latest look; ``all_low`` and ``all_high`` bound the intersection of all looks' intervals so far."""
 
     low: float
     high: float
@@ -226,7 +226,7 @@ def level_pairs(baseline: Sequence[float], candidate: Sequence[float], covariate
     slope = min(product / square, MOST_SLOPE)
     shifts = [a - b for a, b in zip(x_a, x_b, strict=True)]
     if abs(math.fsum(shifts) / n) > MOST_SHIFT_ERRORS * stdev_of(shifts) / math.sqrt(n):
-        return None  # what runs beside one arm may come from that arm: then it is no accident to be levelled out
+        return None  # load during one arm may come from that arm: then it is not an accident to correct for
     pairs = zip(baseline, candidate, shifts, strict=True)
     logs = tuple(math.log(a / b) - slope * shift for a, b, shift in pairs)
     left = [y - slope * x for x, y in zip(*groups[0], strict=True)]
@@ -289,7 +289,7 @@ def _intersect(logs: Sequence[float], level: float, noise: Noise | None, levelle
 
 
 def pairs_to_decide(found: PairComparison, *, level: float = DECISION_LEVEL) -> int | None:
-    """The look that would tell a difference as large as it seems; None when none would, or before the first look."""
+    """The look that would show a difference as large as it seems; None when none would, or before the first look."""
     if found.speedup_ratio is None or found.noise_ratio is None:
         return None
     effect = abs(math.log(found.speedup_ratio))
@@ -322,7 +322,7 @@ def noise_of(values: Sequence[float]) -> Noise | None:
 
 
 def break_even_steps(one_time_ns: float, baseline_step_ns: float, candidate_step_ns: float) -> int | None:
-    """Steps after which a one-time cost is won back; None when a step wins nothing.
+    """Steps after which a one-time cost has paid for itself; None when a step saves nothing.
 
     >>> break_even_steps(1000, 10, 8)
     500

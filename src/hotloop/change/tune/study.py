@@ -27,7 +27,7 @@ class TuneError(HotloopError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What to tune. ``command`` is resolved; ``variables`` is the environment to start it in."""
+    """A tuning to do. ``command`` is resolved; ``variables`` is the environment to start it in."""
 
     command: tuple[str, ...]
     variables: Mapping[str, str]
@@ -38,9 +38,9 @@ class Request:
     techniques: Mapping[str, Technique] = field(default_factory=dict)
     """All that may be tried."""
     price_per_hour: float | None = None
-    """Of everything that the command runs on."""
+    """Hourly price of everything that the command runs on."""
     options: tuple[str, ...] = ()
-    """What else was asked for on the command line, to ask for it again."""
+    """Further options of the command line, to repeat them."""
     typed: tuple[str, ...] = ()
     """The command as it was typed, to ask for it again; ``command`` where that is not known."""
 
@@ -53,16 +53,16 @@ class Request:
 
 @dataclass(slots=True)
 class Progress:
-    """What there is to report so far; filled while tuning, read also after an interruption."""
+    """The results so far; filled while tuning, also read after an interruption."""
 
     report: Report | None = None
     campaign: Campaign | None = None
     warnings: tuple[str, ...] = ()
     patch: Patch | None = None
     check: PatchCheck | None = None
-    """What is known of the patch; None where it changes nothing."""
+    """The check of the patch; None where it changes nothing."""
     reference: str = "baseline"
-    """What everything is held against, by name."""
+    """The name of the reference for everything."""
     launches: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """How candidates start the command, by id, where that differs."""
 
@@ -71,11 +71,11 @@ STEADY_S = 3.0
 STEPS = (30, 400)
 """Steps of a trial: at least and at most; between them as many as fill STEADY_S."""
 FACTS = ("python", "torch", "executable", "accelerator", "device_name", "torch_threads", "cores")
-"""What the process that leads the training says of itself, and a proof holds for."""
+"""Facts that the training's leading process reports, and that a proof holds for."""
 
 
 class CodeChanged(Exception):
-    """Code that trials read where it lies is another one than before: what runs now is no more what was observed."""
+    """Code that trials read in place has changed: what runs now is no longer what was observed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +94,7 @@ class Study:
         return self.run("patched", replace(self.bench, patched=files), Strategy(), number)
 
     def run(self, key: str, bench: Bench, strategy: Strategy, number: int) -> Ran:
-        """The process of this number; ``key`` tells its folder from those of other strategies. Raises CodeChanged."""
+        """The process of this number; ``key`` keeps its folder apart from other strategies'. Raises CodeChanged."""
         name = f"{key}-{number}"
         ran = run_trial(bench, strategy, self.limits, name)
         changed = changed_code(bench.plan)
@@ -107,9 +107,9 @@ class Study:
 
 
 def choose_limits(measured: Measurement, duration_s: float, least_steps: int = 0) -> TrialLimits:
-    """How long a trial is: as many steps as fill STEADY_S behind a warm-up, and a wide limit for everything.
+    """How long a trial is: as many steps as fill STEADY_S after a warm-up, and a generous limit for everything.
 
-    ``least_steps`` where its start is to be seen, up to the most steps of a trial.
+    ``least_steps`` where its start has to be seen, up to the most steps of a trial.
     """
     step_s = measured.step_ns * 1e-9
     steps = min(max(round(STEADY_S / max(step_s, 1e-6)) + 5, STEPS[0], least_steps), STEPS[1])

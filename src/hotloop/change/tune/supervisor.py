@@ -29,7 +29,7 @@ _SAMPLE_S = 0.25
 _MOST_SAMPLES = 2_000
 _PATIENCE_S = 10.0
 _SETTLE_S = 8.0
-"""So long the other ranks and the launcher may take once the first process has stopped as it was asked to."""
+"""How long the other ranks and the launcher may take once the first process has stopped as requested."""
 
 
 def main() -> int:
@@ -44,7 +44,7 @@ def main() -> int:
         end_processes(request["mark"])
     try:
         os.write(1, json.dumps(answer).encode() + b"\n")
-    except BrokenPipeError:  # tune was killed: nobody reads the answer
+    except BrokenPipeError:  # tune was killed: nobody reads the result
         return 1
     return 0
 
@@ -111,7 +111,7 @@ class Interruption:
         self.wait_s = _LOOK_S
 
     def look(self) -> tuple[str, str] | None:
-        """Send the signal when its moment has come; how the command is to be ended, if it is."""
+        """Send the signal when its moment has come; returns how to end the command, if it has to end."""
         wanted, now_ns = self._wanted, time.monotonic_ns()
         if self.sent_ns is not None:
             is_late = now_ns - self.sent_ns > wanted["grace_s"] * 1e9
@@ -174,7 +174,7 @@ def _prepare_child() -> None:
 
 
 class Cores:
-    """Samples of who used the cores that we may run on, in seconds: wall clock, busy time, whole time, ours, stolen.
+    """Samples of who used the cores that we may run on, in seconds: wall clock, busy time, total time, ours, stolen.
 
     Ours is what every process below this one used, the ended ones included. What is busy and not ours, others used (the
     hypervisor's steal is theirs too).
@@ -223,7 +223,7 @@ class Cores:
 
 
 def read_cores(text: str, cores: list[int]) -> tuple[int, int, int]:
-    """Busy, whole and stolen time of these cores in ticks, from the text of /proc/stat.
+    """Busy, total and stolen time of these cores in ticks, from the text of /proc/stat.
 
     >>> read_cores("cpu  9 9 9 9 9 9 9 9\\ncpu0 5 0 1 10 2 0 0 1 0 0\\ncpu1 1 1 1 1 1 1 1 1 0 0\\n", [0])
     (7, 19, 0)
@@ -294,7 +294,7 @@ def _watch(
 
 
 def available_memory_ratio() -> float:
-    """Share of the host's memory that is available, the cgroup's limit included; 1 where that is not told."""
+    """Share of the host's memory that is available, the cgroup's limit included; 1 where that is not known."""
     found = 1.0
     try:
         fields = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())

@@ -1,4 +1,4 @@
-"""A strategy -> one process of the command under it, told apart by how it ended, with what it measured.
+"""A strategy -> one process of the command under it, classified by how it ended, with what it measured.
 
 What knows recordings and the agent arrives as arguments: ``environment`` attaches, ``measure`` reads.
 """
@@ -121,7 +121,7 @@ def run_trial(bench: Bench, strategy: Strategy, limits: TrialLimits, name: str) 
 
 
 def _restore_place(one: AppliedTechnique, workspace: str, source: str) -> AppliedTechnique:
-    """What was applied, at its place in the user's own file, not in the working copy."""
+    """The applied techniques, each at its place in the user's own file, not in the working copy."""
     if one.where is None:
         return one
     return replace(one, where=replace(one.where, file=one.where.file.replace(workspace, source, 1)))
@@ -138,7 +138,7 @@ def write_files(workspace: Path, files: Mapping[str, bytes]) -> None:
 
 
 def run_supervised(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Hand a request to a supervisor and wait for its answer; when we are interrupted, it ends the trial."""
+    """Hand a request to a supervisor and wait for its reply; when we are interrupted, it ends the trial."""
     process = subprocess.Popen(
         [sys.executable, "-I", "-S", str(SUPERVISOR)],
         stdin=subprocess.PIPE,
@@ -227,7 +227,7 @@ def _judge_end(answer: Mapping[str, Any], run_folder: Path, measure: Callable[[P
 
 
 def read_left(run_folder: Path, pid: int) -> Mapping[str, Any]:
-    """What a process of a trial wrote of its losses, gradient norms and pace; empty where it wrote nothing."""
+    """The losses, gradient norms and pace that a trial's process wrote; empty where it wrote nothing."""
     try:
         left = json.loads((run_folder / f"trial-{pid}.json").read_text())
     except (OSError, ValueError):
@@ -311,5 +311,5 @@ class Budget:
 
     @property
     def next_minutes(self) -> int:
-        """The budget of a tuning that goes on where this one stopped for want of time."""
+        """The budget of a tuning that continues where this one stopped for lack of time."""
         return math.ceil(NEXT_FACTOR * self.whole_s / 60)

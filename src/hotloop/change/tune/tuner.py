@@ -56,7 +56,7 @@ MOST_COMBINATIONS = 2
 EQUAL_LEVEL_RATIO = 0.5
 """Share of the decision level that all candidates get alike."""
 HALVING_ROUNDS = (1, 2, 4, 8)
-"""Numbers of pairs after which only the best go on where the time is not enough for all."""
+"""Numbers of pairs after which only the best continue where there is not enough time for all."""
 BUDGET_USED_UP = "the budget ran out"
 
 RunArm = Callable[[Strategy, int], Ran]
@@ -87,7 +87,7 @@ class Arm:
     own: list[Measurement] = field(default_factory=list)
     run_count: int = 0
     ended: Trial | None = None
-    """Its last word, when nothing more is to be run."""
+    """Its last word, when nothing more will be run."""
     guarded: Guarded | None = None
     left_out: str = ""
     weight: float = 1.0
@@ -103,7 +103,7 @@ class Arm:
 
     @property
     def quality(self) -> Quality | None:
-        """What its last process said of its numbers."""
+        """The verdict on the numbers of its last process."""
         return None if self.guarded is None else self.guarded.quality
 
 
@@ -128,7 +128,7 @@ class Campaign:
     price_ratios: Mapping[str, float | None] = field(default_factory=dict)
     """Price of an hour of a candidate over the baseline's, where it is another one; None where it has no price."""
     process_s: float = 0.0
-    """What the baseline's next process may need: at first the observed run's time."""
+    """Time that the baseline's next process may need: at first the observed run's time."""
     why_ended: str = ""
 
 
@@ -190,7 +190,7 @@ def share_level(arms: Sequence[Arm]) -> None:
 
 
 def leave_out_lesser(campaign: Campaign, arms: Sequence[Arm]) -> None:
-    """Spend nothing on what a proven candidate excludes and is forecast to win less than that one surely does."""
+    """Spend nothing on what a proven candidate excludes and is forecast to save less than that one surely does."""
     for arm in arms:
         forecast = arm.candidate.forecast
         for other in campaign.arms:
@@ -278,17 +278,17 @@ def run_rounds(campaign: Campaign, active: list[Arm], until_s: float, *, others_
 
 
 def _needs_s(campaign: Campaign, arm: Arm | None) -> float:
-    """What the next process of an arm (None: of the baseline) may take."""
+    """Time that the next process of an arm (None: of the baseline) may take."""
     return campaign.process_s if arm is None or arm.process_s is None else arm.process_s
 
 
 def _pair_s(campaign: Campaign, arm: Arm, *, shared: bool = False) -> float:
-    """What a pair of an arm takes; ``shared``: half of the baseline's process, which stands beside two candidates."""
+    """How long a pair of an arm takes; ``shared``: half of the baseline's process, which serves two candidates."""
     return _needs_s(campaign, arm) + campaign.process_s * (0.5 if shared else 1.0)
 
 
 def _pairs_left(campaign: Campaign, arm: Arm) -> int | None:
-    """Pairs until a difference as large as it seems would be told; None where that is not to be seen."""
+    """Pairs until a difference as large as it seems would show; None where that cannot be foreseen."""
     lefts = []
     for goal in (goals.SPEED, goals.MEMORY) if campaign.goal == goals.PARETO else (campaign.goal,):
         found = compare_arm(campaign, arm, goal)
@@ -298,7 +298,7 @@ def _pairs_left(campaign: Campaign, arm: Arm) -> int | None:
 
 
 def _why_hopeless(campaign: Campaign, arm: Arm, until_s: float) -> str:
-    """Why more pairs would tell nothing within the time; empty where they may."""
+    """Why more pairs would show nothing within the time; empty where they may."""
     left = _pairs_left(campaign, arm)
     if left is None:
         return "dropped: the difference is too small for this much noise"
@@ -319,7 +319,7 @@ def _leaves_time(campaign: Campaign, until_s: float) -> bool:
 
 
 def _more_time(campaign: Campaign, arm: Arm) -> str:
-    """What would prove a difference as large as it seems, in words; empty where nothing is known of that."""
+    """How to prove a difference as large as it seems, in words; empty where that is unknown."""
     left = _pairs_left(campaign, arm)
     if left is None:
         return ""
@@ -328,7 +328,7 @@ def _more_time(campaign: Campaign, arm: Arm) -> str:
 
 
 def _after_round(campaign: Campaign, active: list[Arm], until_s: float, others_wait: bool) -> list[Arm]:
-    """The arms that go on: not decided, and as many as the time is enough for."""
+    """The arms that continue: those not decided, and only as many as there is time for."""
     going = []
     for arm in active:
         if arm.ended is not None:
@@ -509,7 +509,7 @@ def judge(campaign: Campaign, arm: Arm) -> statistics.PairComparison:
 
 
 def _level(campaign: Campaign, arm: Arm) -> float:
-    """Of one comparison: with pareto there are two of each arm."""
+    """Error level of one comparison: with pareto there are two per arm."""
     return campaign.level * arm.weight * (0.5 if campaign.goal == goals.PARETO else 1.0)
 
 
@@ -543,8 +543,8 @@ def judge_pairs(
     is_one_time: bool = False,
     price_ratio: float = 1.0,
 ) -> statistics.PairComparison:
-    """The comparison of processes that ran beside each other, by peak memory or by time: that of all their steps for
-    what is paid once per start."""
+    """The comparison of processes that ran one right after the other, by peak memory or by time: that of all their
+    steps for what is paid once per start."""
     if memory:
         return goals.compare_memory(baseline, own, campaign.baseline, level=level)
     if is_one_time:
@@ -553,7 +553,7 @@ def judge_pairs(
 
 
 def _promise(campaign: Campaign, arm: Arm) -> float:
-    """What goes on first when the time is short: the largest ratio; with pareto the better one of both."""
+    """Which arm goes first when time is short: the largest ratio; with pareto the better of the two ratios."""
     ratio = judge(campaign, arm).speedup_ratio or 0.0
     if campaign.goal != goals.PARETO:
         return ratio
@@ -561,8 +561,9 @@ def _promise(campaign: Campaign, arm: Arm) -> float:
 
 
 def _hope(campaign: Campaign, arm: Arm) -> float:
-    """What decides who goes on when the time is short: of speed the median of the pairs' ratios, and of the forecast's
-    beside them where that rests on evidence, so that one disturbed pair decides nothing."""
+    """The criterion for continuing when time is short: for speed, the median of the pairs' ratios, and the forecast's
+    together with them where that rests on evidence, so that one disturbed pair decides nothing.
+    """
     if campaign.goal != goals.SPEED or not arm.own:
         return _promise(campaign, arm)
     pairs = zip(arm.baseline, arm.own, strict=True)
@@ -578,7 +579,7 @@ def unit_of(arm: Arm) -> str:
 
 
 def time_of(arm: Arm, one: Measurement) -> float:
-    """What an arm's pairs compare of a process, in ns: the mean time per unit of work, or that of all its steps."""
+    """The time that an arm's pairs compare, in ns: a process's mean time per unit of work, or that of all its steps."""
     return goals.whole_time(one) if arm.candidate.is_one_time else time_per_unit(one, unit_of(arm))
 
 
@@ -613,9 +614,9 @@ def why_not_adopted(campaign: Campaign, arm: Arm) -> str:
 
 
 def best_arm(campaign: Campaign) -> Arm | None:
-    """The proven arm with the largest ratio; with pareto the one that ``choose_pareto`` names.
+    """The proven arm with the largest ratio; with pareto the arm that ``choose_pareto`` names.
 
-    One that wins in every step goes before one that wins once per start: the ratios are not of the same steps.
+    A saving in every step goes before a saving once per start: the ratios are of different steps.
     """
     if campaign.goal == goals.PARETO:
         name, _ = choose_pareto(campaign)
@@ -629,7 +630,7 @@ def best_arm(campaign: Campaign) -> Arm | None:
 
 
 def rank_arms(campaign: Campaign) -> tuple[goals.Standing, ...]:
-    """Where every arm stands that was compared in both, speed and memory; and the unchanged command."""
+    """The standing of every arm that was compared in both speed and memory, and of the unchanged command."""
     points = []
     for arm in campaign.arms:
         if arm.ended is not None or not arm.own:
@@ -675,7 +676,7 @@ def _describe_arm(campaign: Campaign, arm: Arm) -> Trial:
 
 
 def describe_start(campaign: Campaign, arm: Arm) -> str:
-    """What a candidate for the start saves of it, and what it does to the steady steps; empty for every other one."""
+    """How much of the start a candidate for it saves, and its effect on steady steps; empty for all others."""
     if not arm.candidate.is_one_time or not arm.own or any(one.whole_ns is None for one in (*arm.baseline, *arm.own)):
         return ""
     saved_ns = math.fsum(goals.whole_time(one) for one in arm.baseline) - math.fsum(map(goals.whole_time, arm.own))
@@ -687,7 +688,7 @@ def describe_start(campaign: Campaign, arm: Arm) -> str:
 
 
 def _batch_note(arm: Arm) -> str:
-    """What a changed batch means for the training: said, never changed silently."""
+    """The consequence of a changed batch for the training: reported, never applied silently."""
     before = [one.samples_per_step for one in arm.baseline if one.samples_per_step]
     after = [one.samples_per_step for one in arm.own if one.samples_per_step]
     if not before or not after or abs(after[0] / before[0] - 1) < 0.02:
@@ -731,7 +732,7 @@ def _last_word(
 
 
 def _rejected_ratio(campaign: Campaign, arm: Arm) -> float | None:
-    """How fast the process was whose numbers were rejected, beside the baseline's: a hint, without an interval."""
+    """How fast the process with the rejected numbers was, relative to the baseline's: a hint, without an interval."""
     if arm.rejected is None or not campaign.baseline:
         return None
     unit = pick_unit([*campaign.baseline, arm.rejected])
@@ -739,7 +740,7 @@ def _rejected_ratio(campaign: Campaign, arm: Arm) -> float | None:
 
 
 def _summarize_cost(campaign: Campaign, arm: Arm, measured: Mapping[str, Value]) -> Mapping[str, Value]:
-    """What the arm's work costs, and the saving with its interval; empty without a price."""
+    """The cost of the arm's work, and the saving with its interval; empty without a price."""
     ratio = campaign.price_ratios.get(arm.candidate.id, 1.0)
     if campaign.price_per_hour is None or ratio is None or not arm.own:
         return {}
@@ -749,7 +750,7 @@ def _summarize_cost(campaign: Campaign, arm: Arm, measured: Mapping[str, Value])
 
 
 def describe_reference(campaign: Campaign, name: str) -> Trial | None:
-    """What everything is held against, with what all of its own processes measured."""
+    """The reference for everything, with the measurements of all its processes."""
     if not campaign.baseline:
         return None
     measured = goals.describe_measured(campaign.baseline)
@@ -768,7 +769,7 @@ def describe_reference(campaign: Campaign, name: str) -> Trial | None:
 
 
 def _one_time_ns(arm: Arm) -> int | None:
-    """What the candidate's slowest start (with cold caches) took beyond the baseline's usual one."""
+    """The time of the candidate's slowest start (with cold caches) beyond the baseline's usual one."""
     own = [one.one_time_ns for one in arm.own if one.one_time_ns is not None]
     base = sorted(one.one_time_ns for one in arm.baseline if one.one_time_ns is not None)
     if not own or not base:

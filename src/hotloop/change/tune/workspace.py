@@ -24,15 +24,15 @@ MOST_COPIED_BYTES = 32 << 20
 MOST_COPIED_FILES = 5_000
 MOST_NEIGHBOURS = 1000
 MOST_SEEN = 20_000
-"""Files and folders that are looked at; folders behind them are linked as a whole, unless they hold Python files."""
+"""Limit on files and folders that are examined; later folders are linked as a whole, unless they hold Python files."""
 MOST_LISTED = 5_000
 """A folder that holds more is linked as a whole: it holds data."""
 MOST_LISTED_LATE = 500
-"""The same for folders behind MOST_SEEN."""
+"""The same for folders after MOST_SEEN."""
 MOST_CHECKPOINT_BYTES = 256 << 20
 MOST_LOG_BYTES = 64 << 20
 MOST_HASHED_BYTES = 128 << 20
-"""Of code that is not copied; what is beyond is known by its size and the time of its last change."""
+"""Limit for code that is not copied; code beyond it is known by its size and the time of its last change."""
 LOG_SUFFIXES = (".log", ".csv", ".jsonl", ".txt", ".json")
 CODE_SUFFIXES = (".py", ".toml", ".yaml", ".yml", ".json", ".cfg", ".ini", ".sh", ".ipynb")
 LEFT_OUT = (".hotloop", "__pycache__", ".mypy_cache", ".ruff_cache", ".pytest_cache")
@@ -51,14 +51,14 @@ class Entry:
     act: str
     size_bytes: int = 0
     content: bytes | None = None
-    """Of copied code: every trial gets this, whatever became of the file since."""
+    """The copied code: every trial gets this, whatever became of the file since."""
     mode: int = 0
     changed_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchedFile:
-    """Code that trials read where it lies. ``digest`` is empty where it is known by its stamp (size, time) alone."""
+    """Code that trials read in place. ``digest`` is empty where it is known by its stamp (size, time) alone."""
 
     path: Path
     stamp: tuple[int, int]
@@ -67,7 +67,7 @@ class WatchedFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkspacePlan:
-    """What a working copy holds, and what has to be said of it."""
+    """The content of a working copy, with notes for the reader."""
 
     source: Path
     entries: tuple[Entry, ...]
@@ -92,7 +92,7 @@ class _Allowance:
 
 
 class _Planner:
-    """What becomes of each file, and what has to be said of it."""
+    """The treatment of each file, with notes for the reader."""
 
     def __init__(self, source: Path) -> None:
         self.source = source
@@ -163,7 +163,7 @@ class _Planner:
             )
         if self.whole:
             notes.append(
-                "linked as whole folders, because they are too large or cannot be listed: "
+                "linked as entire folders, because they are too large or cannot be listed: "
                 f"{_name_some(self.whole)}; trials that write there write into your folder"
             )
         if self.unreadable:
@@ -216,7 +216,7 @@ def _has_content(path: Path, content: bytes) -> bool:
 
 
 def code_outside(command: Sequence[str], source: Path) -> tuple[Path, ...]:
-    """Code outside the folder that the words of a command name, and the Python files beside a script there.
+    """Code outside the folder that the command names, and the Python files next to a script there.
 
     ``--config=../large.toml`` names a file too. Data and checkpoints are none: a training may write over them.
     """
@@ -241,10 +241,10 @@ def _scripts_beside(script: Path) -> list[Path]:
 
 
 def make_workspace(plan: WorkspacePlan, target: Path) -> Path:
-    """Build the working copy below ``target``, which must not exist; answers its path.
+    """Build the working copy below ``target``, which must not exist; returns its path.
 
-    It has the name of the user's folder and lies between links to that folder's neighbours, so that ``../data`` leads
-    where it did.
+    It has the name of the user's folder and sits between links to that folder's siblings, so that ``../data`` leads
+    to the same place.
     """
     target.mkdir(parents=True)
     for neighbour in _neighbours(plan.source):
@@ -332,7 +332,7 @@ def _is_open_as(descriptor: int, status: os.stat_result) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """A path below the folder; ``kind`` is 'file', 'folder', 'link', or 'whole': a folder to be linked as it is."""
+    """A path below the folder; ``kind`` is 'file', 'folder', 'link', or 'whole': a folder to link as it is."""
 
     path: Path
     kind: str
@@ -340,7 +340,7 @@ class _Found:
 
 
 def _walk(source: Path, skipped: set[str]) -> Iterator[_Found]:
-    """Every path below, folders before what they hold, and the shallow ones first: source lies there, data deep."""
+    """Every path below, folders before what they hold, and shallow ones first: source is near the top, data deep."""
     waiting = deque([source])
     seen = 0
     while waiting:
@@ -377,7 +377,7 @@ def _look_at(child: os.DirEntry[str]) -> _Found | None:
 
 
 def _list_folder(folder: Path, most: int | None) -> list[os.DirEntry[str]] | None:
-    """What a folder holds, by name; None where that is more than ``most`` or cannot be read."""
+    """The entries of a folder, by name; None where there are more than ``most`` or cannot be read."""
     try:
         with os.scandir(folder) as found:
             children = list(found if most is None else itertools.islice(found, most + 1))

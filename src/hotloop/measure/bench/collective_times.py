@@ -1,4 +1,4 @@
-"""What the ranks of ``bench comm`` measured -> its tables, its verdict, and the fit of their link."""
+"""Measurements of the ranks of ``bench comm`` -> its tables, its verdict, and the fit of their link."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from hotloop.core.link_choice import WayChoice
 from hotloop.core.link_fit import LinkFit, bus_factor, fit_link, format_byte_rate
 
 SIZES = tuple(1 << shift for shift in range(10, 27, 2))
-"""1 KiB to 64 MiB, each four times the one before."""
+"""1 KiB to 64 MiB, each four times the previous one."""
 MOST_RANKS = 64
-"""Of one host, started by --ranks."""
+"""Ranks of one host, started by --ranks."""
 SLOW_PAIR_RATIO = 0.5
 """A pair below this part of what the quickest quarter of its kind reaches, or with a latency as much above theirs, is
 slow. A choice: pairs of one kind differ by some percent, a cable or a hop that is wrong by a factor."""
@@ -24,16 +24,16 @@ SLOW_LOCAL_RATIO = 0.25
 """The same for pairs of one host over gloo: through its memory, on cores that others use too. Four ranks on two cores
 with 25 runnable processes differed by a factor of 2 (2026-11-23, three runs)."""
 LEAST_SLOW_NS = 100_000.0
-"""A latency differs by at least so much: on busy cores, less says nothing."""
+"""The least difference of latencies that counts: on busy cores, less means nothing."""
 FEWEST_PAIRS = 3
-"""Of one kind."""
+"""Pairs of one kind."""
 POOR_FIT_RATIO = 0.5
 """Where a time is further from the line, sizes between the measured ones are not forecast well."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankLaunch:
-    """How the ranks of the benchmark start: variables of each one that this process starts, beside its own."""
+    """How the benchmark's ranks start: for each rank that this process starts, variables in addition to its own."""
 
     variables: tuple[Mapping[str, str], ...]
     is_alone: bool
@@ -44,7 +44,7 @@ class RankLaunch:
 def plan_launch(variables: Mapping[str, str], ranks: int | None) -> RankLaunch:
     """The ranks to start: one of a launcher's group where its variables are set, else ``ranks`` (2) on this host.
 
-    torchrun sets RANK, WORLD_SIZE and MASTER_ADDR; srun sets SLURM_PROCID and SLURM_NTASKS beside them. Raises
+    torchrun sets RANK, WORLD_SIZE and MASTER_ADDR; srun also sets SLURM_PROCID and SLURM_NTASKS. Raises
     UsageError where a group is only half described.
     """
     own = dict(variables)
@@ -230,7 +230,7 @@ def tabulate_gradients(answer: Mapping[str, Any]) -> list[Row]:
 
 
 def tabulate_ways_to_send(choice: WayChoice) -> list[Row]:
-    """What every way of sending leaves exposed per step."""
+    """The exposed time per step of every way of sending."""
     return [
         {
             "send": way.way,
@@ -246,7 +246,7 @@ def describe_choice(choice: WayChoice) -> str:
     """The choice in one sentence, with what it is forecast to save."""
     now_s, then_s = choice.now.exposed_ns * 1e-9, choice.picked.exposed_ns * 1e-9
     if choice.picked.technique is None:
-        return f"send gradients as they are: no other way saves a tenth of the step ({now_s:.3g} s are exposed)"
+        return f"send gradients as they are: no other way saves 10% of the step ({now_s:.3g} s are exposed)"
     settings = ", ".join(f"{name} = {value}" for name, value in choice.picked.settings.items())
     return (
         f"send gradients by {choice.picked.technique} ({settings}): {then_s:.3g} s of a step would be exposed, now "
@@ -255,7 +255,7 @@ def describe_choice(choice: WayChoice) -> str:
 
 
 def collect_notes(answer: Mapping[str, Any], fits: Mapping[str, LinkFit | None]) -> list[str]:
-    """What the reader of the tables must know."""
+    """Notes for the reader of the tables."""
     notes = []
     unsupported = {one["collective"]: one["why"] for one in answer["left_out"] if one["why"] != "budget"}
     notes += [f"{name} was not timed: {why}" for name, why in unsupported.items()]
@@ -267,10 +267,10 @@ def collect_notes(answer: Mapping[str, Any], fits: Mapping[str, LinkFit | None])
     if answer["pairs_left"]:
         notes.append(f"{answer['pairs_left']} pairs of ranks did not fit into --budget")
     notes.append(
-        "times are of the slowest rank; bandwidths and fits are of the least time; bus bandwidth by nccl-tests' formula"
+        "times are of the slowest rank; bandwidths and fits use the shortest time; bus bandwidth by nccl-tests' formula"
     )
     if any(fit and fit.error_ratio and fit.error_ratio > POOR_FIT_RATIO for fit in fits.values()):
-        notes.append("the rate of a fit is that of large messages; do not use it where its largest error is high")
+        notes.append("the rate of a fit applies to large messages; do not use it where its largest error is high")
     if "all-reduce" in fits and fits["all-reduce"] is None:
         notes.append("all-reduce was timed at too few sizes for a fit; raise --budget or give smaller --sizes")
     return notes

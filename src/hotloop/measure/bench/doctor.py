@@ -27,14 +27,14 @@ CHECKS: tuple[HostCheck, ...] = tuple(
 def run_checks(host: Host, wanted: Iterable[HostCheck] | None = None) -> tuple[MachineCheck, ...]:
     """The checks of one host, worst first, then by group; ``wanted`` defaults to all.
 
-    A question that fails on an odd machine is answered with unknown.
+    A check that fails on an odd machine results in unknown.
     """
     checks: list[MachineCheck] = []
     for one in CHECKS if wanted is None else wanted:
         answer = ResultMaker(one.id, one.group, one.title)
         try:
             given = one.ask(host, answer)
-        except Exception as error:  # an odd file in /proc must not cost the other answers
+        except Exception as error:  # an odd file in /proc must not cost the other results
             given = answer.unknown(f"the check failed ({type(error).__name__}: {error})"[:200])
         checks += [given] if isinstance(given, MachineCheck) else given
     return tuple(sorted(checks, key=lambda c: (ORDER.index(c.status), GROUPS.index(c.group))))

@@ -39,7 +39,7 @@ def cost_of(measured: Mapping[str, Any]) -> BatchCost:
 
 
 def add_forecasts(rows: Sequence[dict[str, Any]], cost: BatchCost, cores: float) -> None:
-    """Write beside each measured row what the model forecasts from the parts alone, and by how much it is off."""
+    """Add to each measured row what the model forecasts from the parts alone, and by how much it is off."""
     for row in rows:
         forecast_ns = forecast_batch_ns(cost, row["workers"], cores)
         row["forecast_batches_per_s"] = 1e9 / forecast_ns if forecast_ns > 0 else None

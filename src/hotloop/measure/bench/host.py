@@ -1,6 +1,6 @@
 """This machine -> Host: what the checks judge, read from /proc, /sys, the environment, the machine probe and a folder.
 
-Files are read below ``root``, so that a folder can stand for a machine. Of a data folder a sample is read within a
+Files are read below ``root``, so that a folder can represent a machine. Of a data folder a sample is read within a
 second: the page cache is asked to drop what is about to be read, and asked afterwards whether it did, so that a speed
 that comes out of memory is never called the storage's. Nothing is written.
 """
@@ -41,7 +41,7 @@ GPU_FIELDS = ("index", "name", "memory.total", "memory.used", "pcie.link.width.c
 
 @dataclass(slots=True, kw_only=True)
 class Reading:
-    """What was read from a data folder, within a second; a thread fills it, until it is done or given up.
+    """The reading of a data folder, within a second; a thread fills it until it is done or given up.
 
     Bytes and their times are counted by kind: ``storage`` where the pages had left the page cache, ``cached`` where
     they could not be dropped, ``unknown`` where the kernel does not say.
@@ -57,14 +57,14 @@ class Reading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """One machine as a training would find it. ``facts`` is the probe's answer, empty when there is none."""
+    """One machine as a training would find it. ``facts`` is the probe's result, empty when there is none."""
 
     root: Path = Path("/")
     environment: Mapping[str, str] = field(default_factory=dict)
     interpreter: str | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
     complaint: str | None = None
-    """Why the probe gave no answer."""
+    """Why the probe gave no result."""
     affinity_count: int | None = None
     files_soft_count: int | None = None
     files_hard_count: int | None = None
@@ -73,7 +73,7 @@ class Host:
     shm_total_bytes: int | None = None
     shm_free_bytes: int | None = None
     gpus: tuple[Mapping[str, str], ...] | None = None
-    """One mapping of GPU_FIELDS per GPU, from nvidia-smi; None where it did not answer."""
+    """One mapping of GPU_FIELDS per GPU, from nvidia-smi; None where it did not respond."""
     gpu_links: str | None = None
     """The matrix of ``nvidia-smi topo -m``."""
     reading: Reading | None = None
@@ -134,7 +134,7 @@ class Host:
 
     @property
     def devices_count(self) -> int | None:
-        """Accelerators that torch can use; None without an answer of torch."""
+        """Accelerators that torch can use; None without a result from torch."""
         devices = self.fact("accelerator", "devices")
         return len(devices) if isinstance(devices, list) else None
 
@@ -142,7 +142,7 @@ class Host:
 def examine_host(
     interpreter: str | None, environment: Mapping[str, str], *, reading: Reading | None = None, root: Path = Path("/")
 ) -> Host:
-    """Ask the training's interpreter, the kernel and nvidia-smi; nothing of it fails, what is not known is None."""
+    """Ask the training's interpreter, the kernel and nvidia-smi; nothing here fails, and what is unknown is None."""
     facts: Mapping[str, Any] = {}
     complaint: str | None = "no python was found on PATH; give the training's Python with --python"
     if interpreter is not None:
@@ -193,7 +193,7 @@ def ask_probe(
 
 
 def _ask_tool(tool: str | None, *words: str) -> str | None:
-    """What a tool prints; None when there is none, or when it fails or hangs."""
+    """The output of a tool; None when there is none, or when it fails or hangs."""
     if tool is None:
         return None
     try:
@@ -292,7 +292,7 @@ SAMPLED_FILES = 64
 
 
 def read_folder(folder: str, *, budget_s: float = BUDGET_S, most_bytes: int = MOST_BYTES) -> Reading:
-    """Read a sample of the folder's files. Trouble is told in ``complaint``; nothing is raised for it."""
+    """Read a sample of the folder's files. Trouble is reported in ``complaint``; nothing is raised for it."""
     reading = Reading(folder=folder)
     worker = threading.Thread(target=_read_sample, args=(reading, budget_s, most_bytes), daemon=True)
     worker.start()

@@ -30,15 +30,15 @@ LEAST_LOCATED_RATIO = 0.7
 """Share of the replayed time whose batch dimension must have been found to forecast a larger batch."""
 CALL_NS = 15_000.0
 """Host time around an operator that is not the operator: modules, Python, autograd's bookkeeping. A rule of thumb: 5 to
-20 us were seen, of which no raw data is kept."""
+20 us were seen, but no raw data of it was kept."""
 AGREES_RATIO, RESEMBLES_RATIO = 2.0, 4.0
 """The run's time of a piece over the probe's (or the other way round): up to the first the probe measured that piece,
 beyond the second it says little of it. In 14 quiet runs of the zoo (commit 6782504, 2 cores) the run's optimizer took
 0.9 to 2.6 times the probe's, median 1.5, and once 5.6: a step finds colder caches than a probe."""
 DISTURBED_RATIO = 1.1
-"""As many threads as cores may be so much slower by noise; beyond it, others used the cores while the probe ran."""
+"""With as many threads as cores, noise may cost this much; beyond it, others used the cores during the probe."""
 PAYS_RATIO = 0.02
-"""A larger batch is named only where it saves so much more than a smaller one."""
+"""A larger batch is named only where it saves this much more than a smaller one."""
 FEW_ROUNDS_TRUST = 0.7
 """Range factor for low forecasts from fewer rounds than FEWEST_ROUNDS."""
 
@@ -70,7 +70,7 @@ def make_request(
     budget_s: float = BUDGET_S,
     memory_bytes: int = GIB,
 ) -> dict[str, Any] | None:
-    """What the probe is to measure, from one process's facts in their order; None when there is nothing to measure.
+    """The probe's tasks, from one process's facts in their order; None when there is nothing to measure.
 
     Only trainings on a CPU are replayed: host times of an accelerator's operators say nothing of the accelerator.
     """
@@ -139,7 +139,7 @@ def _batch_size(loaders: Iterable[Mapping[str, Any]]) -> int | None:
 
 
 def basis_of_probe(what: str, run_ns: float, probe_ns: float) -> tuple[Basis, str]:
-    """The best basis of a forecast whose present setting took so long in the run and in the probe; and what to say.
+    """The best basis of a forecast, by the times of its present setting in the run and in the probe; and what to say.
 
     >>> basis_of_probe("the optimizer's step", 1.5e6, 1e6)
     (<Basis.MEASURED: 'measured'>, '')
@@ -218,7 +218,7 @@ def _clamp(value: float, most: float = 1.0) -> float:
 def _forecast_bf16(replay: Mapping[str, Any], step: StepTimes, parameters: int) -> Forecast | None:
     """bfloat16 autocast: activations arrive in float32 at worst, and in bfloat16 at best.
 
-    At worst, too, the copies of all weights and of their gradients (2 bytes each, for every micro-batch) lie in memory
+    At worst, too, the copies of all weights and of their gradients (2 bytes each, for every micro-batch) are in memory
     that is fresh from the system each time, as the allocator gives large blocks back. Measured on an MLP of 3.1 million
     parameters and batches of 24: 11.3 ms a step in bfloat16 against 7.3, where the replay alone said 5.8.
     """
@@ -255,7 +255,7 @@ def _forecast_bf16(replay: Mapping[str, Any], step: StepTimes, parameters: int) 
 def _forecast_batch(replay: Mapping[str, Any], passes: Mapping[str, Any] | None, step: StepTimes) -> Forecast | None:
     """The batch that pays most: what does not grow with it is shared by more samples.
 
-    How twice the batch grows a step is measured for all of it; how larger ones do, by whole passes, and in proportion.
+    For twice the batch, the growth of a step is measured in full; for larger ones, by full passes and in proportion.
 
     Growth is measured in two ways, which the expected saving takes the middle of: operators one by one find their
     tensors in the caches at both sizes, and whole passes find less there than the step does. Measured (fastest of 3,
@@ -281,7 +281,7 @@ def _forecast_batch(replay: Mapping[str, Any], passes: Mapping[str, Any] | None,
     factor, grown = 2, 1.0
 
     def saving(growth_ns: float, growing_ns: float) -> float:
-        # So much time is added by each further batch; the first one's is what all of them share.
+        # Each further batch adds this much time; the first one's includes what all of them share.
         added_ns = growth_ns * grown + step.input_ns + growing_ns
         shared = 1.0 - 1.0 / factor
         return _clamp(shared * (base_ns - added_ns) / step.step_ns, shared)
@@ -339,9 +339,9 @@ def _replay_evidence(replay: Mapping[str, Any], cover: _Coverage) -> dict[str, A
 
 
 def _forecast_threads(threads: Mapping[str, Any], replay: Mapping[str, Any] | None, step: StepTimes) -> Forecast | None:
-    """As many threads as cores, when there are more: what forward and backward win, and what the optimizer wins.
+    """As many threads as cores, when there are more: what forward and backward save, and what the optimizer saves.
 
-    None where the fewer threads were clearly slower: more threads than cores win only cores from other programs.
+    None where fewer threads were clearly slower: more threads than cores only take cores from other programs.
     """
     present, fitting = threads["present_ns"], threads["cores_ns"]
     if present <= 0 or replay is None or fitting > DISTURBED_RATIO * present:
@@ -409,7 +409,7 @@ def _forecast_optimizer(optimizer: Mapping[str, Any], step: StepTimes, arm: str,
     explained = min(1.0, whole_ns / step.optimizer_ns)
     mid = _clamp(won * share * math.sqrt(explained), share)
     basis, doubt = basis_of_probe("the optimizer's step", step.optimizer_ns, whole_ns)
-    # The difference that the replay itself measured stands whatever else the phase holds.
+    # The difference that the replay itself measured counts, whatever else the phase holds.
     low = _clamp(OPTIMIZER_LOW_RATIO * won * share * explained - step.noise_ratio, mid)
     return Forecast(
         technique=f"{arm}-optimizer",
@@ -476,7 +476,7 @@ def _forecast_buckets(buckets: Mapping[str, Any], step: StepTimes) -> Forecast |
 
 
 def run_probe(request: Mapping[str, Any], python: str, timeout_s: float) -> dict[str, Any]:
-    """What the probe of opportunities measured. Raises BenchmarkError."""
+    """The measurements of the probe of opportunities. Raises BenchmarkError."""
     dropped = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "PYTHONPATH")
     kept = {k: v for k, v in os.environ.items() if k not in dropped and not k.startswith(("HOTLOOP", "TORCHELASTIC"))}
     bare = {**kept, "OMP_NUM_THREADS": str(request.get("threads") or 1), "CUDA_VISIBLE_DEVICES": ""}

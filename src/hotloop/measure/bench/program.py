@@ -56,7 +56,7 @@ def run_program(
     environment: Mapping[str, str] = os.environ,
     is_quiet: bool = False,
 ) -> dict[str, Any]:
-    """The answer of the first of several processes of a program, each with its own variables beside ``environment``.
+    """The result of the first of several processes of a program, each with its own variables added to ``environment``.
 
     ``{folder}`` in a text of the request is a folder that all of them share. What the user's code prints goes to
     standard error, or nowhere with ``is_quiet``. ``what`` names the program in errors. Raises UsageError for what the
@@ -101,7 +101,7 @@ def run_program(
 
 
 def _wait_all(children: Sequence[subprocess.Popen[bytes]], timeout_s: float, what: str) -> int:
-    """0 once all have ended so, else the code of the first one that was seen to fail."""
+    """0 once all have exited with 0, else the code of the first process that was seen to fail."""
     deadline_s = time.monotonic() + timeout_s
     while True:
         codes = [child.poll() for child in children]

@@ -40,7 +40,7 @@ class Variable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effect:
-    """What one variable of this environment does. ``level`` is None when it has no effect."""
+    """The effect of one variable of this environment. ``level`` is None when it has no effect."""
 
     name: str
     value: str
@@ -80,7 +80,7 @@ def _condition(bad: str | list[str] | dict[str, int]) -> Callable[[str, Host], b
 
 
 def judge_variables(host: Host) -> tuple[Effect, ...]:
-    """The effects worth telling, harmful first; variables that do what they should are left out."""
+    """The effects worth reporting, harmful first; variables that do what they should are left out."""
     effects = []
     for one in read_variables():
         value = host.environment.get(one.name)
@@ -90,7 +90,7 @@ def judge_variables(host: Host) -> tuple[Effect, ...]:
         if read is False:
             effects.append(Effect(name=one.name, value=value, level=None, why=one.unread, fix=f"unset {one.name}"))
         elif one.is_bad(value, host):
-            # Where it cannot be told whether anything reads it, the harm is possible, not certain.
+            # Where it is unknown whether anything reads it, the harm is possible, not certain.
             level: Level = one.level if read else "warning"
             why = one.why if read else f"{one.why} (unknown whether anything here reads it)"
             effects.append(Effect(name=one.name, value=value, level=level, why=why, fix=one.fix))
@@ -123,7 +123,7 @@ def is_set(value: str, host: Host) -> bool:
 
 
 def if_torch(question: Callable[[Host], bool]) -> Callable[[Host], bool | None]:
-    """The answer where torch's own facts are known, else None."""
+    """The result where torch's own facts are known, else None."""
     return lambda host: question(host) if host.has_torch else None
 
 
@@ -136,7 +136,7 @@ def has_nccl(host: Host) -> bool:
 
 
 def has_several_gpus(host: Host) -> bool:
-    # A GPU that is hidden here may be seen by the training; one that is not there is not.
+    # A GPU that is hidden here may be visible to the training; a GPU that does not exist is not.
     return has_nccl(host) and max(host.devices_count or 0, len(host.gpus or ())) > 1
 
 
@@ -154,7 +154,7 @@ def with_openmp(host: Host, *names: str) -> bool | None:
 
 
 def names_no_interface(value: str, host: Host) -> bool:
-    """An interface list in gloo's way (exact names) of which one does not exist here."""
+    """An interface list in gloo's format (exact names) with a name that does not exist here."""
     present = host.names("sys/class/net")
     wanted = [name.strip() for name in value.split(",") if name.strip()]
     return bool(present) and any(name not in present for name in wanted)
@@ -231,7 +231,7 @@ CONDITIONS: dict[str, Callable[[str, Host], bool]] = {
     "spins-while-crowded": spins_while_crowded,
     "splits-blocks-small": splits_blocks_small,
 }
-"""What ``bad`` may name: whether a value is bad on this machine."""
+"""Names for ``bad``: whether a value is bad on this machine."""
 
 READERS: dict[str, Callable[[Host], bool | None]] = {
     "always": lambda host: True,
@@ -248,7 +248,7 @@ READERS: dict[str, Callable[[Host], bool | None]] = {
     "intel-openmp": lambda host: with_openmp(host, "libiomp5", "libomp"),
     "gnu-openmp": lambda host: with_openmp(host, "libgomp"),
 }
-"""What ``read_by`` may name: whether something on this machine reads the variable; None when that is unknown."""
+"""Names for ``read_by``: whether something on this machine reads the variable; None when that is unknown."""
 
 
 @machine_check("variables", "variables", "environment variables")

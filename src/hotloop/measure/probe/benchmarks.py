@@ -1,4 +1,4 @@
-"""What the user's model, loader, gradients and products take on this machine, part by part; in the user's Python.
+"""Times of the user's model, loader, gradients and products on this machine, part by part; in the user's Python.
 
 Arms take turns in blocks, so that a machine that gets slower meanwhile slows all of them; every figure is a minimum and
 a median of n timings.
@@ -226,7 +226,7 @@ class Repeated(torch.utils.data.Dataset[Any]):
         return self.count
 
     def __getitem__(self, index: int) -> Any:
-        # A tensor that was sent before already lies in shared memory.
+        # A tensor that was sent before is already in shared memory.
         return tree_map_only(torch.Tensor, torch.clone, self.batch)
 
 
@@ -278,7 +278,7 @@ def _time_parts(loader: Any, fetch: Callable[[], Any], share_s: float) -> dict[s
     fetches: list[int] = []
     cpus: list[int] = []
     collates: list[int] = []
-    batch = loader.collate_fn(fetch())  # the first use of a data set opens its files
+    batch = loader.collate_fn(fetch())  # the first use of a dataset opens its files
     deadline = time.perf_counter() + share_s
     while len(fetches) < LEAST_ROUNDS or time.perf_counter() < deadline:
         core_ns, begin_ns = _core_ns(), time.perf_counter_ns()
@@ -299,7 +299,7 @@ def _time_parts(loader: Any, fetch: Callable[[], Any], share_s: float) -> dict[s
 
 
 def _core_ns() -> int:
-    """Time so far for which this process had a core, or was ready for one that others had."""
+    """Total time in which this process had a core, or was ready but waited for a core."""
     try:
         with open("/proc/self/schedstat") as file:
             delay_ns = int(file.read().split()[1])
@@ -334,7 +334,7 @@ def _time_crowded(loader: Any, fetch: Callable[[], Any], cores: int, share_s: fl
 
 
 def _time_handover(loader: Any, batch: Any, share_s: float) -> dict[str, float | None]:
-    """What a worker that does nothing else takes for a batch, what this process computes for it, and the start."""
+    """The time of an otherwise idle worker for a batch, this process's computation for it, and the start."""
     settings: dict[str, Any] = {"num_workers": 1, "batch_size": None, "pin_memory": loader.pin_memory}
     if loader.multiprocessing_context is not None:
         settings["multiprocessing_context"] = loader.multiprocessing_context

@@ -16,13 +16,13 @@ import torch
 from hotloop.measure.probe.clock import middle
 
 MOST_BACKWARD_NS = 200_000_000
-"""A longer backward is cut to this: what buckets win of it is won at its end."""
+"""A longer backward is cut to this: whatever buckets save is saved at its end."""
 MOST_ARM_NS = 2_000_000_000
 FEWEST_ROUNDS, MOST_ROUNDS = 3, 9
 FIRST_BYTES, DEFAULT_BYTES = 1 << 20, 25 << 20
 """DDP's default buckets: a small first one, so that sending begins early."""
 WIDTH = 128
-"""Of the square matrices whose product stands for a piece of backward: some tens of microseconds."""
+"""Size of the square matrices whose product represents a piece of backward: some tens of microseconds."""
 
 
 def measure(plan: Mapping[str, Any]) -> dict[str, int]:
@@ -80,7 +80,7 @@ def measure(plan: Mapping[str, Any]) -> dict[str, int]:
 
 
 def split_as_default(count: int, item_bytes: int) -> list[int]:
-    """How many items DDP's default buckets hold of so many; a model that fits into the first has one.
+    """How the items are split over DDP's default buckets; a model that fits into the first has one.
 
     >>> split_as_default(8_000_000, 4)
     [262144, 6553600, 1184256]
@@ -98,7 +98,7 @@ def _compute(matrix: torch.Tensor, product: torch.Tensor, pieces: int) -> None:
 
 
 def _time_pieces(matrix: torch.Tensor, product: torch.Tensor, pieces: int) -> float:
-    """ns of so many pieces, the middle of some rounds."""
+    """ns of a number of pieces, the median of some rounds."""
     times = []
     for _ in range(MOST_ROUNDS):
         begin_ns = time.perf_counter_ns()

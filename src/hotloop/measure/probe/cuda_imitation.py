@@ -1,4 +1,4 @@
-"""What training on a CUDA device keeps in memory otherwise than on the CPU, for tensors that are traced on the CPU.
+"""Differences between the memory of training on a CUDA device and on the CPU, for tensors that are traced on the CPU.
 
 Each is an operator of the CPU that gets CUDA's rule.
 """
@@ -54,7 +54,7 @@ def imitate_cuda() -> Iterator[list[str]]:
             "attention: flash kernel, or the memory-efficient one for float32, masks and wide heads",
             f"allocator: blocks of {GRANULE_BYTES} bytes",
             "optimizer: foreach, as CUDA's default",
-            "LSTM and GRU: the tensors of their elementary operators stand for cuDNN's",
+            "LSTM and GRU: the tensors of their elementary operators in place of cuDNN's",
         ]
     finally:
         torch._C._set_mkldnn_enabled(uses_onednn)

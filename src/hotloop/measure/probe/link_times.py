@@ -1,7 +1,7 @@
 """One rank of ``hotloop bench comm``: times collectives, pairs of ranks and an exchange of gradients.
 
 It runs with torch.distributed's variables (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT), or with the ``store`` of the
-request for ranks of one host. Rank 0 tells what was measured.
+request for ranks of one host. Rank 0 reports what was measured.
 
 All ranks take the same way through the measurement: every decision follows from the slowest rank's times, which all of
 them know.
@@ -46,7 +46,7 @@ class LinkGroup:
         self._buffers: dict[str, torch.Tensor] = {}
 
     def zeros(self, name: str, count: int) -> torch.Tensor:
-        """So many elements of the buffer of that name, which all calls share; what they sum is never other than 0."""
+        """``count`` elements of the buffer of that name, which all calls share; what they sum is always 0."""
         if name not in self._buffers or self._buffers[name].numel() < count:
             self._buffers[name] = torch.zeros(count, device=self.device)
         return self._buffers[name][:count]
@@ -58,7 +58,7 @@ class LinkGroup:
         return float(found)
 
     def gather(self, values: Sequence[float]) -> list[list[float]]:
-        """What every rank gives, by rank."""
+        """The values of all ranks, by rank."""
         own = torch.tensor(values, dtype=torch.float64)
         found = [torch.empty_like(own) for _ in range(self.size)]
         dist.all_gather(found, own, group=self.control)
@@ -69,7 +69,7 @@ class LinkGroup:
             getattr(torch, self.device.type).synchronize()
 
     def time_ns(self, call: Callable[[], object], count: int) -> float:
-        """ns of one of so many calls in a row, on the slowest rank."""
+        """ns per call, for a number of calls in a row, on the slowest rank."""
         self.wait()
         dist.barrier(group=self.control)
         begin = time.perf_counter_ns()
@@ -180,7 +180,7 @@ def forecast_time(timed: Sequence[tuple[int, float]], size_bytes: int) -> float:
 
 
 def make_call(name: str, size_bytes: int, ranks: LinkGroup) -> Callable[[], object]:
-    """A collective of float32 elements whose message has about so many bytes (a multiple of the ranks)."""
+    """A collective of float32 elements whose message has about this many bytes (a multiple of the ranks)."""
     part = max(1, size_bytes // 4 // ranks.size)
     whole, own = ranks.zeros("whole", part * ranks.size), ranks.zeros("own", part)
     gather: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # renamed in torch 2.13
@@ -227,7 +227,7 @@ def time_pairs(ranks: LinkGroup, budget_s: float, cells: Sequence[Mapping[str, A
 
 
 def choose_large(cells: Sequence[Mapping[str, Any]], wanted_ns: float) -> int:
-    """Bytes that take about so long, by the longest all-reduce that was timed: a power of two, 64 KiB to 16 MiB."""
+    """Bytes that take about this long, by the longest all-reduce that was timed: a power of two, 64 KiB to 16 MiB."""
     timed = [cell for cell in cells if cell["collective"] == "all-reduce"] or list(cells)
     if not timed:
         return 1 << 20
@@ -253,7 +253,7 @@ def pair_order(size: int) -> list[tuple[int, int]]:
 
 
 def time_pair(ranks: LinkGroup, first: int, second: int, size_bytes: int, rounds: int) -> float:
-    """ns of one way: half of there and back, the least of so many rounds after one to connect; the others wait."""
+    """ns of one way: half of a round trip, the least of several rounds after one to connect; the others wait."""
     data = torch.zeros(max(1, size_bytes // 4), device=ranks.device)
 
     def there_and_back() -> None:

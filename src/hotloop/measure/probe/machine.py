@@ -1,7 +1,7 @@
 """This interpreter, its torch and its accelerators -> one JSON object of facts on standard output.
 
 Run as ``python machine.py`` with the training's interpreter. It needs the standard library only: without torch it says
-so and tells the rest. It judges nothing. A fact that cannot be had is null.
+so and reports the rest. It judges nothing. A fact that cannot be had is null.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def collect_facts() -> dict[str, Any]:
         missing = error.name == "torch"
         facts["torch_error"] = {"missing": missing, "message": one_line(error)}
         return facts
-    except Exception as error:  # a broken installation fails in many ways, and each is the answer we look for
+    except Exception as error:  # a broken installation fails in many ways, and each is a result that we look for
         facts["torch_error"] = {"missing": False, "message": one_line(error)}
         return facts
     import_ns = time.perf_counter_ns() - start_ns
@@ -93,7 +93,7 @@ def torch_facts(torch: Any) -> dict[str, Any]:
 
 
 def accelerator_facts(torch: Any) -> dict[str, Any]:
-    """What torch can compute on: {"kind": null | "cuda" | "xpu" | "mps", "devices": [...], "warning": null | text}."""
+    """Devices that torch can use: {"kind": null | "cuda" | "xpu" | "mps", "devices": [...], "warning": null | text}."""
     captured = io.StringIO()
     with warnings.catch_warnings(record=True) as caught, contextlib.redirect_stderr(captured):
         warnings.simplefilter("always")
@@ -158,13 +158,13 @@ def distributed_facts(torch: Any) -> dict[str, Any]:
 
 
 def cpu_flags() -> list[str] | None:
-    """Those of CPU_FLAGS that this CPU has; None where /proc/cpuinfo does not tell."""
+    """Those of CPU_FLAGS that this CPU has; None where /proc/cpuinfo does not say."""
     found = re.search(r"^(?:flags|Features)\s*:\s*(.*)$", read("/proc/cpuinfo"), re.MULTILINE)
     return None if found is None else [flag for flag in CPU_FLAGS if flag in found.group(1).split()]
 
 
 def openmp_runtimes() -> list[str] | None:
-    """Names of the OpenMP runtimes in this process, such as libgomp and libiomp5; None where it cannot be told."""
+    """Names of the OpenMP runtimes in this process, such as libgomp and libiomp5; None where that is unknown."""
     maps = read("/proc/self/maps", 1 << 24)
     if not maps:
         return None

@@ -87,7 +87,7 @@ def plain_conversion() -> Iterator[None]:
 
 
 def trace_steps(request: Mapping[str, Any]) -> dict[str, Any]:
-    """What was held while the model was built and trained."""
+    """The memory held while the model was built and trained."""
     build = load_function(request["file"], request["function"])
     batch = request["batch"]
     make_batch = load_function(batch["file"], batch["function"]) if "function" in batch else None
@@ -183,12 +183,12 @@ def train(
 
 
 def find_loss(output: Any) -> tuple[torch.Tensor, str]:
-    """What backward starts from, and how it was found."""
+    """The tensor that backward starts from, and how it was found."""
     own = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
     if isinstance(own, torch.Tensor) and own.requires_grad:
         if own.dim() == 0:
             return own, "the loss is the output's own"
-        return own.mean(), f"the output's own loss [{_draw_shape(own)}] is no scalar: its mean stands for it"
+        return own.mean(), f"the output's own loss [{_draw_shape(own)}] is not a scalar: its mean is used"
     tensors = [one for one in list_tensors(output) if one.requires_grad]
     if not tensors:
         raise BadRequest(f"the model returned {type(output).__name__} without a tensor that requires a gradient")
@@ -196,7 +196,7 @@ def find_loss(output: Any) -> tuple[torch.Tensor, str]:
     if scalar is not None:
         return scalar, "the loss is the first scalar of the output"
     shape = _draw_shape(tensors[0])
-    return tensors[0].mean(), f"the model returns no loss: the mean of its output [{shape}] stands for it"
+    return tensors[0].mean(), f"the model returns no loss: the mean of its output [{shape}] is used"
 
 
 def _draw_shape(tensor: torch.Tensor) -> str:
@@ -260,7 +260,7 @@ def describe_blocks(blocks: tuple[str, Any] | None) -> dict[str, Any] | None:
 
 
 def convolution_backward_bytes(args: Sequence[Any]) -> int:
-    """Blocked copies of the output's gradient and of the input, beside the gradients that it returns."""
+    """Blocked copies of the output's gradient and of the input, in addition to the gradients that it returns."""
     return int(args[0].nbytes + args[1].nbytes)
 
 
@@ -279,12 +279,12 @@ WORKSPACES: Mapping[str, Callable[[Sequence[Any]], int]] = {"convolution_backwar
 KEPT: Mapping[str, Callable[[Sequence[Any]], tuple[int, int]]] = {"mkldnn_rnn_layer": rnn_layer_bytes}
 
 
-# ---- answers and errors
+# ---- results and errors
 
 
 @contextlib.contextmanager
 def explain(function: str) -> Iterator[None]:
-    """What the user's code raises -> one BadRequest with its line."""
+    """An error of the user's code -> one BadRequest with its line."""
     try:
         yield
     except BadRequest:

@@ -44,7 +44,7 @@ NOT_REPLAYED = frozenset(f"aten::{name}" for name in (
 STATISTICS = {"aten::batch_norm": (3, 4), "aten::instance_norm": (3, 4)}
 """Positions of running statistics, which have no gradient."""
 PRODUCTS = {"aten::mm": 0, "aten::addmm": 1, "aten::linear": 0}
-"""Where the activation stands among the inputs of a matrix product; the weight follows it."""
+"""Position of the activation among the inputs of a matrix product; the weight follows it."""
 
 Arguments: TypeAlias = tuple[list[Any], dict[str, Any]]
 """Positional and keyword arguments of a call."""
@@ -58,7 +58,7 @@ class Operator:
     shapes: Sequence[Any]
     dtypes: Sequence[str]
     inputs: Sequence[Any]
-    """A value that is no tensor; "" for a tensor."""
+    """A value that is not a tensor; "" for a tensor."""
     count: float = 1
     """Calls per step."""
     cpu_ns: float = 0
@@ -101,7 +101,7 @@ class NotReplayable(Exception):
 
 
 NOT_TIMED = (NotReplayable, RuntimeError, TypeError, ValueError, IndexError, NotImplementedError)
-"""What an operator raises whose recorded inputs were not enough to run it."""
+"""Errors of an operator whose recorded inputs were not enough to run it."""
 
 
 def find_overload(op: Operator) -> Any:
@@ -212,7 +212,7 @@ _SCALAR_TYPES = {
 
 
 def scale_batch(op: Operator, batch: int, factor: int = 2) -> list[Any] | None:
-    """The shapes with so many times the batch where a tensor's first dimension holds it; None when none does."""
+    """The shapes for a larger batch, where a tensor's first dimension holds it; None when none does."""
     tensors = [i for i, dtype in enumerate(op.dtypes) if dtype in DTYPES and op.shapes[i]]
     weights_from = WEIGHTS_FROM.get(op.name, len(op.shapes))
     if op.name in ("aten::embedding", "aten::addmm"):

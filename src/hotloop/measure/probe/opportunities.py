@@ -62,7 +62,7 @@ class RecordedOptimizer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeRequest:
-    """What to measure. ``ops`` is empty, ``optimizer`` None, where that was not recorded."""
+    """The measurement to make. ``ops`` is empty, ``optimizer`` None, where that was not recorded."""
 
     budget_s: float
     memory_bytes: int

@@ -1,4 +1,4 @@
-"""A program of this package and its request as JSON -> its answer as JSON; and the user's functions that it calls."""
+"""A program of this package and its request as JSON -> its result as JSON; and the user's functions that it calls."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from typing import Any
 
 
 class BadRequest(Exception):
-    """What the user gave does not work: the text is for the user."""
+    """The user's input does not work: the text is for the user."""
 
 
 def main(program: str, given: str, result: str) -> int:
-    """Write what ``measure`` of the module of this name answers to the request."""
+    """Write what ``measure`` of the module of this name returns for the request."""
     request = json.loads(Path(given).read_text(encoding="utf-8"))
     try:
         answer = import_module(f"hotloop.measure.probe.{program}").measure(request)
@@ -41,7 +41,7 @@ def load_function(file: str, function: str) -> Callable[[], Any]:
         if spec is None or spec.loader is None:
             raise BadRequest(f"{path} is not a Python file")
         module = importlib.util.module_from_spec(spec)
-        sys.modules[path.stem] = module  # workers that unpickle a data set look for its module here
+        sys.modules[path.stem] = module  # workers that unpickle a dataset look for its module here
         spec.loader.exec_module(module)
     found = getattr(module, function, None)
     if not callable(found):

@@ -1,6 +1,6 @@
 """Starts a program of this package: ``python start.py PROGRAM IN.json OUT.json``, in any Python that has torch.
 
-hotloop need not be installed there. Its package is found from this file's place, and nothing that lies beside it
+hotloop need not be installed there. Its package is found from this file's location, and nothing next to the package
 (hotloop's own dependencies) comes onto the path.
 """
 

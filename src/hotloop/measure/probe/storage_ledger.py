@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 Workspace = Callable[[Sequence[Any]], int]
-"""Arguments of an operator -> bytes that it holds beside its outputs until it returns."""
+"""Arguments of an operator -> bytes that it holds in addition to its outputs until it returns."""
 Kept = Callable[[Sequence[Any]], tuple[int, int]]
 """Arguments of an operator -> which of its outputs is larger than a fake tensor says, and its bytes."""
 TORCH, OWN = str(Path(torch.__file__).parent) + os.sep, str(Path(__file__).parent) + os.sep
@@ -29,12 +29,12 @@ AT_MOST_LARGEST = 12
 
 
 class StoragePlace(NamedTuple):
-    """Where in the model an operator stands."""
+    """Where in the model an operator is."""
 
     class_name: str
-    """Of the innermost module; '' outside of all."""
+    """Class of the innermost module; '' outside of all."""
     position: str
-    """Beside the repeated blocks: before | first | middle | last | after."""
+    """In relation to the repeated blocks: before | first | middle | last | after."""
     line: str
     """FILE:LINE of the innermost frame outside of torch; '' where there is none."""
 
@@ -177,7 +177,7 @@ class StorageLedger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self.mark(tensors, category)
 
     def peaks(self, least_step: int = 0) -> list[dict[str, Any]]:
-        """What was held at the peak of every moment from this step on, as plain values for JSON."""
+        """The memory held at the peak of every moment from this step on, as plain values for JSON."""
         self._write_sum()
         highest: dict[Moment, tuple[int, int]] = {}
         total = 0

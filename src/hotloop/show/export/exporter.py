@@ -22,7 +22,7 @@ from .points import Snapshot
 from .target import Sender, SendFailed
 
 NAME = "exports.json"
-"""What became of the exported points, from the end of a run to its report (docs/formats.md)."""
+"""The fate of the exported points, from the end of a run to its report (docs/formats.md)."""
 SCHEMA = "hotloop.exports/1"
 _MOST_BYTES = 1 << 20
 Count = Annotated[int, Meta(ge=0)]
@@ -30,7 +30,7 @@ Count = Annotated[int, Meta(ge=0)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exported:
-    """What became of the points of one target. ``reason`` is that of the last failure, None without one."""
+    """The fate of the points of one target. ``reason`` is that of the last failure, None without one."""
 
     target: str
     sent_count: Count
@@ -67,7 +67,7 @@ class Exporter:
         self._thread.start()
 
     def close(self) -> None:
-        """Of one that was never started."""
+        """Close a sender that was never started."""
         self._sender.close()
 
     def offer(self, snapshot: Snapshot) -> None:
@@ -77,7 +77,7 @@ class Exporter:
         self._waiting.put_nowait(snapshot)
 
     def stop(self, within_s: float) -> Exported:
-        """Send what waits, as far as that goes within the time; the rest is lost."""
+        """Send what waits, within the time; the rest is lost."""
         until_s = time.monotonic() + within_s
         with contextlib.suppress(queue.Full):
             self._waiting.put(None, timeout=max(0.0, within_s))
@@ -103,7 +103,7 @@ def exports_to_json(exported: Iterable[Exported]) -> str:
 
 
 def describe_exports(folder: Path) -> tuple[Health, ...]:
-    """One warning for each target that did not get every point; nothing where all went well or the file is no such."""
+    """One warning for each target that did not get every point; nothing where all went well or the file is invalid."""
     try:
         with (folder / NAME).open("rb") as file:
             exports = msgspec.convert(decode_object(file.read(_MOST_BYTES)), _Exports)

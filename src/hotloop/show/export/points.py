@@ -30,7 +30,7 @@ class Metric:
 
     @property
     def prometheus_name(self) -> str:
-        """The name by OpenTelemetry's rules for Prometheus: dots and units become words behind underscores.
+        """The name by OpenTelemetry's rules for Prometheus: dots and units become words joined by underscores.
 
         >>> Metric(name="hotloop.training.step.duration", unit="s", help="").prometheus_name
         'hotloop_training_step_duration_seconds'
@@ -131,7 +131,7 @@ def group_points(snapshot: Snapshot) -> list[tuple[Metric, list[Point]]]:
 
 
 def make_snapshot(run: LiveRun, wall_s: float) -> Snapshot:
-    """The run with everything that is known of it as points; a number that is not known or not finite is no point."""
+    """The run with everything that is known of it as points; a number that is unknown or not finite is left out."""
     return Snapshot(run=run, wall_s=wall_s, points=tuple(_list_points(run)))
 
 

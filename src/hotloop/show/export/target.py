@@ -1,4 +1,4 @@
-"""Target: a place that numbers can be exported to; and the HTTP POST that ends within seconds and tells no secret."""
+"""Target: a place to export numbers to; and the HTTP POST that ends within seconds and reveals no secret."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from .points import Snapshot
 TIMEOUT_S = 5.0
 """For connecting and for every read."""
 WHOLE_S = 10.0
-"""For reading an answer, however slowly it comes."""
+"""Time to read a response, however slowly it comes."""
 MOST_ANSWER_BYTES = 65_536
 
 
 class SendFailed(Exception):
-    """A snapshot did not arrive. The text goes into the report: it names no URL, header, token or answer."""
+    """A snapshot did not arrive. The text goes into the report: it names no URL, header, token or response."""
 
 
 class Sender(Protocol):
@@ -40,14 +40,14 @@ class Sender(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """``open`` takes what stands behind ``TARGET=`` and the environment, and raises UsageError where that makes no
+    """``open`` takes the text after ``TARGET=`` and the environment, and raises UsageError where that makes no
     sense; nothing has been started by then. ``is_asked`` says from the environment that the target is wanted although
     nobody named it."""
 
     id: str
     summary: str
     where: str
-    """What stands behind ``TARGET=``, for the help."""
+    """The text after ``TARGET=``, for the help."""
     open: Callable[[str, Mapping[str, str]], Sender]
     is_asked: Callable[[Mapping[str, str]], bool] = lambda _: False
 
@@ -60,7 +60,7 @@ def check_url(url: str, source: str) -> str:
     except ValueError:
         is_good = False
     if not is_good or any(character <= " " for character in url):
-        raise UsageError(f"{source} is no URL that can be posted to: give http://HOST:PORT/... or https://...")
+        raise UsageError(f"{source} is not a URL that can be posted to: give http://HOST:PORT/... or https://...")
     return url
 
 
@@ -75,7 +75,7 @@ class Poster:
         self._opener: urllib.request.OpenerDirector | None = None
 
     def post(self, body: bytes, headers: Mapping[str, str]) -> bytes:
-        """The answer's first bytes. Raises SendFailed unless its status is 2xx."""
+        """The response's first bytes. Raises SendFailed unless its status is 2xx."""
         request = urllib.request.Request(self._url, data=body, headers={**self._login, **headers}, method="POST")
         try:
             with self._open().open(request, timeout=self._timeout_s) as answer:
@@ -127,7 +127,7 @@ def _split_login(url: str) -> tuple[dict[str, str], str]:
 
 
 def _describe(error: BaseException) -> str:
-    """What went wrong, in words that hold nothing of the URL or of the answer."""
+    """The failure, in words that reveal nothing of the URL or the response."""
     reason = error.reason if isinstance(error, urllib.error.URLError) else error
     if isinstance(reason, TimeoutError):
         return "timed out"
@@ -137,4 +137,4 @@ def _describe(error: BaseException) -> str:
         return "the endpoint's name is not known"
     if isinstance(reason, OSError) and reason.strerror:
         return reason.strerror
-    return f"the answer is no HTTP ({type(reason).__name__})"
+    return f"the response is not HTTP ({type(reason).__name__})"

@@ -25,7 +25,7 @@ VIEWS: Catalogue[View] = Catalogue(View, "hotloop.show.report.views")
 def render(format_id: str, report: Any, surface: Surface | None = None, **known: Any) -> str:
     """The report as text of one format. ``surface`` or its fields by name say where it is shown.
 
-    Raises UsageError for an unknown format, or one that does not draw this kind of report.
+    Raises UsageError for an unknown format, or a format that does not draw this kind of report.
     """
     renderer = RENDERERS[format_id]
     surface = Surface(**known) if surface is None else replace(surface, **known)
@@ -48,7 +48,7 @@ def _write_json(view: View, report: Any) -> Mapping[str, Any]:
 def read_report_json(content: Any) -> Any:
     """The typed report that this JSON holds, whatever its kind.
 
-    Raises RecordingError where it is none that can be drawn, and says which can.
+    Raises RecordingError where it cannot be drawn, and says which reports can.
     """
     schema = content.get("schema") if isinstance(content, Mapping) else None
     for view in VIEWS.values():

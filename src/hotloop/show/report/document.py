@@ -45,7 +45,7 @@ def plain(text: Text) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Paragraph:
-    """Running text behind a ``label``. ``indent`` are columns of a terminal, ``hang`` those of further lines beyond
+    """Running text after a ``label``. ``indent`` are columns of a terminal, ``hang`` those of further lines beyond
     them; without ``wraps`` it stays one line."""
 
     text: Text
@@ -82,19 +82,19 @@ class Command:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """A labelled line of a card."""
+    """A labeled line of a card."""
 
     label: str
     content: Text | tuple[Place, ...] | Pairs | Command
     leads: bool = False
-    """Whether it stands beside the verdict as well, where it is about the first finding and there is room."""
+    """Whether it is shown next to the verdict as well, if it is about the first finding and there is room."""
     repeats: bool = False
     """Whether the card's advice says the same at length."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
-    """A forecast to draw beside the cost; ratios in 0..1."""
+    """A forecast to draw next to the cost; ratios in 0..1."""
 
     low_ratio: float
     mid_ratio: float
@@ -151,7 +151,7 @@ def cell_text(cell: str | Cell) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """A part of a whole: ``amounts`` are its times, the first of which stands beside the share."""
+    """A part of a whole: ``amounts`` are its times; the first is shown next to the share."""
 
     name: str
     ratio: float
@@ -168,7 +168,7 @@ class Shares:
     header: tuple[str, ...]
     rows: tuple[Share, ...]
     style: str
-    """Colours: 'phase' or 'device'."""
+    """Colors: 'phase' or 'device'."""
     detail: Detail = Detail.ALWAYS
 
 
@@ -187,7 +187,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bars:
-    """Values beside each other."""
+    """Values next to each other."""
 
     title: str
     rows: tuple[Bar, ...]
@@ -205,11 +205,11 @@ class PlotLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinePlot:
-    """Lines over x, with a band of what is allowed; ``status`` and ``reason`` stand beside the title."""
+    """Lines over x, with a band of what is allowed; ``status`` and ``reason`` follow the title."""
 
     title: str
     alt: str
-    """What the plot shows, for those who do not see it."""
+    """A description of the plot, for those who cannot see it."""
     x: Sequence[float]
     lines: tuple[PlotLine, ...]
     x_name: str
@@ -232,7 +232,7 @@ Block = Paragraph | Card | Table | Shares | Bars | LinePlot | StepChart
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """Blocks under a title. Sections of one ``group`` stand together where there is room for that."""
+    """Blocks under a title. Sections of one ``group`` are placed together where there is room for that."""
 
     title: str
     blocks: tuple[Block, ...] = ()
@@ -250,9 +250,9 @@ class Document:
     tone: str = ""
     lead: tuple[Paragraph, ...] = ()
     intro: tuple[Paragraph, ...] = ()
-    """Stands before the title in a terminal, behind it on a page."""
+    """Comes before the title in a terminal, after it on a page."""
     command: str | None = None
-    """What ran, where that is shown; empty where it was not recorded."""
+    """The command that ran, where it is shown; empty where it was not recorded."""
     outcome: Span | None = None
     names_tool: bool = False
     """Whether a terminal shows the version, the command and the outcome as well."""
@@ -262,7 +262,7 @@ class Document:
     only_line: str | None = None
     """All that there is to say, where a page would be empty."""
     folder: str = ""
-    """Where the recording lies."""
+    """Where the recording is."""
     root: str = ""
     """The project's folder: files below it are named relative to it."""
     kind: str = ""
@@ -281,7 +281,7 @@ def select(blocks: Sequence[Any], detail: Detail) -> list[Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surface:
-    """What is known beside the report. The caller reads terminal and environment, never a view or a renderer."""
+    """Facts apart from the report. The caller reads terminal and environment, never a view or a renderer."""
 
     width: int = 80
     """Columns of the terminal."""

@@ -45,7 +45,7 @@ SETTING_NAMES = frozenset(
 
 
 UNITS = frozenset({"ns", "bytes", "ratio", "count", "flops", "w", "j", "speedup"})
-"""Endings of evidence names that say how the value is to be read."""
+"""Endings of evidence names that say how to read the value."""
 
 
 EVIDENCE_LABELS = {
@@ -54,7 +54,7 @@ EVIDENCE_LABELS = {
     "operators_left_out": "operators not replayed",
     "rounds": "repetitions",
     "growth_ratio": "step growth with twice the batch, by operators",
-    "growth_in_passes_ratio": "step growth with twice the batch, by whole passes",
+    "growth_in_passes_ratio": "step growth with twice the batch, by full passes",
     "saving_by_factor": "saving by batch size factor",
     "growth_bytes_per_step": "memory growth",
     "padding_ratio": "padding",
@@ -62,20 +62,20 @@ EVIDENCE_LABELS = {
     "fewer_tokens_by_padding_to_longest_ratio": "tokens saved by padding to the longest",
     "fewer_tokens_by_bucketing_ratio": "tokens saved by length bucketing",
 }
-"""Evidence whose name in the JSON is no plain word. Other names are shown with spaces."""
+"""Evidence whose name in the JSON is not plain words. Other names are shown with spaces."""
 
 
 SILENT_IF_ZERO = frozenset({"fewer_tokens_by_padding_to_longest_ratio", "fewer_tokens_by_bucketing_ratio"})
-"""Evidence of what a fix would win, which is not shown where it wins nothing."""
+"""Evidence of what a fix would save, which is not shown where it saves nothing."""
 
 
 SHOWN_ITEMS = 4
-"""Longer lists in the evidence are cut; the JSON holds them whole."""
+"""Longer lists in the evidence are cut; the JSON holds them in full."""
 
 
 NUMERICS_TEXT = {
     Numerics.EXACT: "same numbers",
-    Numerics.REORDERED: "same maths, rounding may differ",
+    Numerics.REORDERED: "same math, rounding may differ",
     Numerics.RESAMPLED: "random draws or data order may differ",
     Numerics.LOSSY: "changes the numerics: watch the loss",
 }
@@ -106,9 +106,9 @@ def describe_forecast(finding: Finding) -> str | None:
 
 
 def describe_stake(findings: Sequence[Finding]) -> str | None:
-    """What the first finding that is worth an act costs and what its fix is forecast to win; None without one.
+    """The cost of the first finding worth acting on and the forecast saving of its fix; None without one.
 
-    It stands behind the verdict, which names serious findings only: a lesser one is named here.
+    It follows the verdict, which names serious findings only: a lesser finding is named here.
     """
     serious = (Severity.HIGH, Severity.MEDIUM)
     top = next((f for f in findings if f.severity in serious or (f.saving and f.severity is Severity.LOW)), None)
@@ -132,7 +132,7 @@ def _format_stake(saving: Saving, base: str = "") -> str:
 
 
 def describe_kind(finding: Finding) -> str:
-    """What a finding is, with its severity.
+    """The kind of a finding, with its severity.
 
     >>> describe_kind(Finding(rule="gc-pause", kind=Kind.FAULT, title="", phase=None, cost_ns=None, cost_ratio=None,
     ...                       saving=None, evidence={}, severity_override=Severity.HIGH))
@@ -144,7 +144,7 @@ def describe_kind(finding: Finding) -> str:
 
 
 def cost_base(finding: Finding) -> tuple[str, str]:
-    """What a finding's cost in time and its share are of."""
+    """The basis of a finding's cost in time and of its share."""
     if finding.base == "run":
         return "in this run, once", "of the run"
     return "per step", f"of the time per {clean(finding.unit)}"
@@ -229,7 +229,7 @@ def _format_setting(value: Value) -> str:
 
 
 def describe_act(finding: Finding, manuals: Mapping[str, str]) -> str | None:
-    """What the fix of this very finding asks for; without one, the first advice of the rule's manual."""
+    """The instructions of this finding's own fix; without one, the first advice of the rule's manual."""
     if finding.fix is not None and finding.fix.act:
         return finding.fix.act.replace("`", "")
     return first_advice(manuals.get(finding.rule, ""))

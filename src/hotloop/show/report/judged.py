@@ -1,4 +1,4 @@
-"""What several drawers of a check say alike: a judged value in words, and what its id stands for."""
+"""Shared parts of several drawers of a check: a judged value in words, and the meaning of its id."""
 
 from __future__ import annotations
 

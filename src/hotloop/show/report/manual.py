@@ -44,7 +44,7 @@ def split_manual(manual: str, heading: str) -> tuple[str, str]:
 
 
 def manual_to_text(manual: str, width: int) -> str:
-    """The same as plain text, wrapped at ``width``; code stands indented, as it was written.
+    """The same as plain text, wrapped at ``width``; code is indented, as it was written.
 
     >>> print(manual_to_text("## What it does\\nSee `x<y` and **more** of it.", 20))
     What it does
@@ -73,7 +73,7 @@ def _plain(text: str) -> str:
 
 
 def _split_blocks(manual: str) -> list[str]:
-    """Fenced code whole, headings one line each, lists and paragraphs up to the next empty line."""
+    """Complete fenced code, headings of one line each, lists, and paragraphs up to the next empty line."""
     blocks: list[list[str]] = []
     fenced = fresh = False
     for line in manual.splitlines():

@@ -1,6 +1,6 @@
 """Numbers with names -> inline SVG: lines with a band, and bars.
 
-Classes of report.css give the colours of both themes.
+Classes of report.css give the colors of both themes.
 
 Every text is escaped here. Nothing has a style attribute, which the page's policy forbids.
 """

@@ -48,7 +48,7 @@ def shorten_middle(text: str, limit_count: int, ellipsis: str = "...") -> str:
 
 
 def below_folder(file: str, folder: str) -> str:
-    """``file`` relative to ``folder`` where it lies below it, else as it is.
+    """``file`` relative to ``folder`` if it is below it, else as it is.
 
     >>> below_folder("/home/a/train.py", "/home/a"), below_folder("/usr/lib/x.py", "/home/a"), below_folder("x.py", "")
     ('train.py', '/usr/lib/x.py', 'x.py')
@@ -80,7 +80,7 @@ def format_duration(value_ns: float | None) -> str:
 
 
 def format_utilization(used: Utilization, *, with_peak: bool = True) -> str:
-    """What is known of it in one line, with what MFU's peak is of; empty where nothing is known.
+    """The known facts in one line, with the basis of MFU's peak; empty where nothing is known.
 
     >>> format_utilization(Utilization(utilization_ratio=0.43, mfu_ratio=0.117, peak="bfloat16 of H100"))
     'GPU utilization 43%, MFU 12% (bfloat16 of H100)'
@@ -189,7 +189,7 @@ UNIT_SIGNS = {"flops": " flops", "w": " W", "j": " J", "per_s": "/s", "ms": " ms
 
 
 def format_quantity(value: float, unit: str, percent: Callable[[float], str] = format_percent) -> str:
-    """A number in its unit, which is the ending of the name that it stands under.
+    """A number in its unit, which is the ending of the name that it is listed under.
 
     >>> [format_quantity(1_500_000, "ns"), format_quantity(0.5, "ratio"), format_quantity(12, "")]
     ['1.50 ms', '50%', '12']
@@ -204,7 +204,7 @@ def format_quantity(value: float, unit: str, percent: Callable[[float], str] = f
 
 def format_scalar(name: str, value: Value) -> str:
     """A value of a table in the unit that its column's name ends in; rates are plain, their head says what they are,
-    but for those of bytes.
+    except for those of bytes.
 
     >>> [format_scalar("x_ratio", 0.5), format_scalar("pinned", True), format_scalar("x_ns", None)]
     ['50.0%', 'yes', 'unknown']

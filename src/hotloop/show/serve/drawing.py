@@ -1,7 +1,7 @@
 """Reports and comparisons of recorded runs -> their pages, drawn by `hotloop report` and `hotloop diff` in a child.
 
 A child at a time, of low priority: its memory goes back to the system, a recording that cannot be read ends it and not
-the server, and a training beside it keeps its cores.
+the server, and a training on the same machine keeps its cores.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class DrawnPages:
 
     def _run(self, words: tuple[str, ...]) -> bytes:
         if self._over:
-            raise RecordingError("the server is ending")
+            raise RecordingError("the server is stopping")
         self._child = child = subprocess.Popen(
             [sys.executable, "-m", "hotloop", *words],
             stdin=subprocess.DEVNULL,

@@ -68,18 +68,18 @@ class LiveFolder(Protocol):
 
 
 def find_runs_folder(folder: Path) -> Path:
-    """Where the runs of a folder lie: ``.hotloop`` in it, also when there is none yet, or itself where it holds runs.
+    """Where the runs of a folder are: ``.hotloop`` in it, even if there is none yet, or the folder if it holds runs.
 
     Raises UsageError where there is no such folder.
     """
     if not folder.is_dir():
-        raise UsageError(f"there is no folder {folder}: name the one in which `hotloop run` was started")
+        raise UsageError(f"there is no folder {folder}: name the folder in which `hotloop run` was started")
     runs = folder.resolve() / ".hotloop"
     return folder.resolve() if not runs.is_dir() and list_names(folder) else runs.resolve()
 
 
 def list_names(runs: Path) -> list[str]:
-    """The names of the run folders, newest first; links are none."""
+    """The names of the run folders, newest first, without links."""
     try:
         with os.scandir(runs) as entries:
             found = [(entry.stat().st_mtime_ns, entry.name) for entry in entries if _is_run(entry)]
@@ -100,7 +100,7 @@ def _is_run(entry: os.DirEntry[str]) -> bool:
 
 
 def stamp_files(*folders: Path) -> Stamp:
-    """Names, times and sizes of what lies in run folders: as long as these stay, so does what is drawn of them.
+    """Names, times and sizes of the files in run folders: while these stay the same, so does what is drawn of them.
 
     Raises RecordingError where one of them leads out of its folder.
     """
@@ -113,7 +113,7 @@ def stamp_files(*folders: Path) -> Stamp:
             continue
         for entry, status in held:
             if stat.S_ISLNK(status.st_mode):
-                raise RecordingError(f"{entry.name} is a link out of the run's folder and is not followed")
+                raise RecordingError(f"{entry.name} is a link to outside the run's folder and is not followed")
             found.append((entry.path, status.st_mtime_ns, status.st_size))
     return tuple(sorted(found))
 
@@ -204,12 +204,12 @@ def _judge_live(manifest: Mapping[str, Any], run: LiveRun | None, lead: LiveRank
     runner = manifest.get("pid")
     if run is None or lead is None:
         alive = _is_alive(socket.gethostname(), runner)
-        return (State.STARTING, "") if alive is not False else (State.KILLED, "it recorded no process")
+        return (State.STARTING, "") if alive is not False else (State.KILLED, "no process was recorded")
     is_gone = lead.is_closed or _is_alive(lead.host, lead.pid) is False
     if is_gone and runner != lead.pid and _is_alive(lead.host, runner):
-        return State.RUNNING, "this training has ended, its command has not"
+        return State.RUNNING, "this training has ended, but its command has not"
     if is_gone:
-        return (State.ENDED, "") if lead.is_closed else (State.KILLED, "its process is gone and recorded no end")
+        return (State.ENDED, "") if lead.is_closed else (State.KILLED, "its process is gone, and no end was recorded")
     if run.state in (STALE, STALLED):
         return State.STALE, f"no new step for {run.age_s or 0.0:,.0f} s"
     return State.RUNNING, ""

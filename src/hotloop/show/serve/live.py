@@ -1,4 +1,4 @@
-"""A run folder -> what its live page shows, as text that is ready to stand there; read once a second at most."""
+"""A run folder -> what its live page shows, as text that is ready to insert; read once a second at most."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from hotloop.show.report.text import (
 from .listing import LiveFolder, RunEntry, State, stamp_files
 
 AGE_S = 0.9
-"""What was read is shown to all who ask within this time."""
+"""One reading serves all requests within this time."""
 MOST_FEEDS = 8
 """Runs whose readers are kept."""
 MOST_RANKS = 16
@@ -45,7 +45,7 @@ class LiveFeeds:
         self._lock = threading.Lock()
 
     def read(self, folder: Path, entry: RunEntry) -> Content:
-        """What the page of this run shows now."""
+        """The current content of this run's page."""
         with self._lock:
             feed = self._feeds.pop(entry.name, None) or _Feed(self._make_reader(folder))
             self._feeds[entry.name] = feed
@@ -72,7 +72,7 @@ class _Feed:
 
 
 def describe_state(entry: RunEntry) -> Content:
-    """The line that says whether what stands below it is new."""
+    """The line that says whether what is shown below it is new."""
     text = entry.state.value + (f": {entry.detail}" if entry.detail else "")
     return {"state": text, "tone": STATE_TONE[entry.state], "is_over": not entry.state.is_live}
 
@@ -121,7 +121,7 @@ def describe_live(run: LiveRun) -> Content:
 
 
 def describe_rate(run: LiveRun) -> tuple[str, str]:
-    """What all ranks together do in a second, in the largest unit that each of them counts."""
+    """The throughput of all ranks together per second, in the largest unit that each of them counts."""
     for noun, rates in (
         ("tokens", [rank.tokens_per_s for rank in run.ranks]),
         ("samples", [rank.samples_per_s for rank in run.ranks]),

@@ -1,4 +1,4 @@
-"""What was read of runs -> HTML. Every name of a user's program is escaped here, or put as text by page.js."""
+"""Data of runs -> HTML. Every name of a user's program is escaped here, or inserted as text by page.js."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _draw_row(number: int, entry: RunEntry) -> str:
 
 
 def draw_run(entry: RunEntry) -> str:
-    """A run: page.js fills it with every event while it trains, and goes on to the report of one that is over."""
+    """A run: page.js updates it with every event while it trains, and moves on to the report once it is over."""
     command = shorten(" ".join(entry.command), 2000) or "no command was recorded"
     state = describe_state(entry)
     if entry.state is State.BROKEN:

@@ -34,7 +34,7 @@ MOST_STREAMS = 16
 PATIENCE_S = 10.0
 PUSH_S = 1.0
 REPORT_AGE_S = 10.0
-"""The report of a training that goes on is drawn again after so long."""
+"""How long the report of a running training is shown before it is drawn again."""
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; "
@@ -51,10 +51,10 @@ HEADERS = {
 }
 TOKEN_FIELD = "token"
 LOCAL_HOST = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:[0-9]{1,5})?")
-"""What a browser calls this machine, also through a tunnel from another port. Any other name is a foreign page's, whose
-name server now points here."""
+"""Names of this machine in a browser, also through a tunnel from another port. Any other name is a foreign page's,
+whose name server now points here."""
 OWN_SITES = frozenset({None, "none", "same-origin"})
-"""What Sec-Fetch-Site says of the page's own requests, and of an address that a person typed."""
+"""Values of Sec-Fetch-Site for the page's own requests, and of an address that a person typed."""
 HTML, TEXT = "text/html; charset=utf-8", "text/plain; charset=utf-8"
 
 
@@ -124,7 +124,7 @@ class PageServer(BoundedThreads, HTTPServer):
 
     @property
     def address(self) -> str:
-        """What a browser opens."""
+        """The address to open in a browser."""
         return f"http://{ADDRESS}:{self.server_address[1]}/?{TOKEN_FIELD}={self.gate.token}"
 
     def close(self) -> None:
@@ -133,7 +133,7 @@ class PageServer(BoundedThreads, HTTPServer):
         self.server_close()
 
     def handle_error(self, request: socket | tuple[bytes, socket], client_address: Any) -> None:
-        """A browser that went away is no news."""
+        """A browser that went away is not worth a message."""
         if not isinstance(sys.exc_info()[1], OSError):
             super().handle_error(request, client_address)
 
@@ -158,16 +158,16 @@ def _decode_name(quoted: str) -> str:
 
 
 class Handler(BaseHTTPRequestHandler):
-    """One request. Its connection ends with the answer."""
+    """One request. Its connection ends with the response."""
 
     server: PageServer
     timeout = PATIENCE_S
 
     def log_message(self, format: str, *args: Any) -> None:
-        """What foreign programs ask for does not reach the terminal."""
+        """Requests of foreign programs are not printed on the terminal."""
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """A request that is no GET or cannot be read: an empty answer."""
+        """A request that is not a GET or cannot be read: an empty response."""
         headers = getattr(self, "headers", None)
         is_known = headers is not None and self.server.gate.is_local(headers) and self.server.gate.has_cookie(headers)
         self._answer(405 if code == 501 and is_known else code if is_known else 403)
@@ -199,7 +199,7 @@ class Handler(BaseHTTPRequestHandler):
             case ["runs", name, *rest]:
                 entry = self.server.listing.read_one(name)
                 if entry is None:
-                    self._send_note(404, f"There is no run {name!r} any more, or there never was.")
+                    self._send_note(404, f"The run {name!r} no longer exists, or never did.")
                 else:
                     self._send_run(entry, rest)
             case _:
@@ -230,7 +230,7 @@ class Handler(BaseHTTPRequestHandler):
         self._send_drawn(["diff", *map(str, folders), "--format", "html"], *folders, age=age)
 
     def _send_drawn(self, words: list[str], *folders: Path, age: int) -> None:
-        """A page that hotloop draws of whole recordings."""
+        """A page that hotloop draws from entire recordings."""
         try:
             html = self.server.drawn.draw(words, (age, stamp_files(*folders)))
             policy = pages.policy_of(html)

@@ -1,4 +1,4 @@
-"""What no strategy can apply: how the reader does it, one act each; the catalogue finds every one."""
+"""Fixes that no strategy can apply: how the reader does it, one act each; the catalogue finds every one."""
 
 from hotloop.core.acts import act_by_hand
 from hotloop.core.findings import Numerics
@@ -65,7 +65,7 @@ FEWER_SYNCHRONISATIONS = act_by_hand(
     """Accumulate gradients over several micro-batches under `model.no_sync()`, or take larger batches. With more
     samples per update, tune the learning rate again. Advised by `exposed-communication`.""",
     id="fewer-synchronisations",
-    summary="synchronise gradients less often, or use larger batches",
+    summary="synchronize gradients less often, or use larger batches",
     effort="medium",
     numerics=Numerics.REORDERED,
 )
@@ -129,7 +129,7 @@ PAD_TO_LONGEST = act_by_hand(
 )
 
 PRECOMPUTE_SAMPLES = act_by_hand(
-    """Do the fixed part of each sample's work once, ahead of the training: decode, resize or tokenise, store the result
+    """Do the fixed part of each sample's work once, ahead of the training: decode, resize or tokenize, store the result
     (`torch.save`, `numpy.memmap`, `datasets.Dataset.map`), and let `__getitem__` only read it. Leave out whatever draws
     random numbers: stored augmentation is frozen, and every epoch sees the same samples. Where samples draw none at
     all, `cache-samples` does this while the training runs. Advised by `input-bound`.""",

@@ -36,7 +36,7 @@ class Int8Hook(GradientHook):
         self._waiting: list[_Int8Bucket] = []
 
     def describe(self) -> str:
-        return "a quarter of the bytes, what rounding takes away is kept"
+        return "a quarter of the bytes; rounding errors are kept"
 
     def send(self, bucket: Bucket) -> Any:
         buffer = bucket.buffer()
@@ -91,7 +91,7 @@ class Int8Hook(GradientHook):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Places:
-    """Of each block of a bucket: the rank that averages it, and its row among those of that rank (int64, [blocks])."""
+    """For each block of a bucket: the rank that averages it, and its row among those of that rank (int64, [blocks])."""
 
     owner: torch.Tensor
     position: torch.Tensor
@@ -157,7 +157,7 @@ class _Int8Bucket:
         return torch.zeros(parts, shape[1] + padding, dtype=torch.uint8, device=self.buffer.device)
 
     def _parts(self, payload: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Of a payload: the integers as words (int64, [parts, rows, 128]) and their scales (float32, [parts, rows])."""
+        """A payload's integers as words (int64, [parts, rows, 128]) and their scales (float32, [parts, rows])."""
         rows = self.places.rows
         words = payload[:, : rows * BLOCK_COUNT].view(torch.int64)
         words = words.view(len(payload), rows, BLOCK_COUNT // WORD_BYTES)

@@ -1,4 +1,4 @@
-"""One tensor <-> its form with fewer bits, with the bytes that it takes and the error that it makes."""
+"""One tensor <-> its form with fewer bits, with its size in bytes and its error."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ BITS = (2, 4, 8)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompressedTensor:
-    """What both forms report. The tensors are on the device of the tensor that was compressed."""
+    """Figures that both forms report. The tensors are on the device of the tensor that was compressed."""
 
     shape: torch.Size
     dtype: torch.dtype
     dense_norm: torch.Tensor
-    """L2 norms (float64, 0-d) of the tensor and of what compression changed. ``error`` reads them, nothing before."""
+    """L2 norms (float64, 0-d) of the tensor and of its change by compression. Only ``error`` reads them."""
     lost_norm: torch.Tensor
 
     @property
     def sent_bytes(self) -> int:
-        """What would be sent: the payload alone, without shape and dtype."""
+        """Bytes that would be sent: the payload alone, without shape and dtype."""
         raise NotImplementedError
 
     @property
@@ -75,7 +75,7 @@ class QuantizedForm(CompressedTensor):
 class GradientCompressor:
     """Compresses tensors of any shape in float64, float32, bfloat16 or float16 on their device, and restores them.
 
-    It keeps nothing between calls. Add what was lost (tensor - restored) to the next gradient yourself, or let
+    It keeps nothing between calls. Add the loss (tensor - restored) to the next gradient yourself, or let
     ``CompressedDDP`` do it.
 
     >>> compressor = GradientCompressor()
@@ -90,11 +90,11 @@ class GradientCompressor:
     def compress_topk(self, tensor: torch.Tensor, ratio: float = 0.01) -> SparseForm:
         """The largest magnitudes: ``ratio`` of the elements, at least one; NaN and infinities first.
 
-        Exact up to 32,768 elements. Beyond, a sample gives the threshold: fewer elements may be chosen, never more, and
-        some a little below the largest that were not. Raises UsageError for a ratio outside of 0 to 1.
+        Exact up to 32,768 elements. Beyond that, a sample gives the threshold: fewer elements may be chosen, never
+        more, and some may be slightly below the largest omitted ones. Raises UsageError for a ratio outside of 0 to 1.
         """
         if not 0.0 < ratio <= 1.0:
-            raise UsageError(f"ratio is {ratio}: give the part of the elements to send, above 0 and at most 1")
+            raise UsageError(f"ratio is {ratio}: give the share of the elements to send, above 0 and at most 1")
         flat = _flat(tensor)
         size = flat.numel()
         count = max(1, round(ratio * size)) if size else 0
@@ -127,7 +127,7 @@ class GradientCompressor:
     def compress_quantize(self, tensor: torch.Tensor, num_bits: int = 8) -> QuantizedForm:
         """Integers of 2, 4 or 8 bits, rounded to the nearest. The scale is the largest magnitude of 1,024 elements.
 
-        A constant tensor comes back as it was (up to the last bit), zero as zero. A block of 1,024 that holds inf or
+        A constant tensor comes back unchanged (up to the last bit), zero as zero. A block of 1,024 that holds inf or
         NaN comes back as NaN throughout; one whose largest magnitude is below num_bits' largest integer times the
         dtype's smallest normal number comes back as zeros. Raises UsageError for other numbers of bits.
         """
@@ -173,7 +173,7 @@ def _flat(tensor: Any) -> torch.Tensor:
 
 def _check(compressed: Any, form: type[CompressedTensor], maker: str) -> None:
     if not isinstance(compressed, form):
-        raise UsageError(f"{type(compressed).__name__} is not what {maker} returns; give that")
+        raise UsageError(f"{type(compressed).__name__} is not what {maker} returns; give its result")
 
 
 def _norm(flat: torch.Tensor) -> torch.Tensor:

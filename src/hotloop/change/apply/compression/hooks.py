@@ -1,6 +1,6 @@
 """DDP's communication hooks: what a bucket of gradients becomes on its way. Replicas stay equal bit for bit.
 
-A hook stands in the place of DDP's all-reduce. Under gradient accumulation with ``no_sync`` it sees the sum once
+A hook replaces DDP's all-reduce. Under gradient accumulation with ``no_sync`` it sees the sum once
 a step. A gradient that is infinite or NaN on any rank arrives as such on all, so that a GradScaler skips the step
 everywhere; it is never kept.
 """
@@ -22,13 +22,13 @@ from .selection import select_largest
 _RELEASE_S = 0.005
 _MOST_RELEASE_S = 1.0
 _unreleased: set[weakref.ref[Any]] = set()
-"""What the backend's threads still hold of exchanges that are done."""
+"""References that the backend's threads still hold to finished exchanges."""
 
 all_gather: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # renamed in torch 2.13
 
 
 class Bucket(Protocol):
-    """What a hook reads of torch.distributed.GradBucket."""
+    """The part of torch.distributed.GradBucket that a hook reads."""
 
     def index(self) -> int: ...
     def buffer(self) -> torch.Tensor: ...
@@ -42,7 +42,7 @@ class Residuals:
     DDP lays its buckets out again after the first step. What was kept then moves with its parameters, and a checkpoint
     holds it by parameter as well, so that it may be loaded under other bucket sizes.
 
-    ``multiple``: each parameter takes up a multiple of so many elements; the last ones are its padding.
+    ``multiple``: each parameter takes up a multiple of this many elements; the last ones are its padding.
     """
 
     def __init__(self, multiple: int = 1) -> None:
@@ -105,7 +105,7 @@ def pieces_of(state: Mapping[str, Any], names: Mapping[int, str]) -> dict[int, t
     unknown = sorted(set(state) - set(keys))
     if unknown:
         raise ValueError(
-            f"the state has {unknown[0]!r}, which is no parameter of this model ({len(unknown)} such names)"
+            f"the state has {unknown[0]!r}, which is not a parameter of this model ({len(unknown)} such names)"
         )
     return {keys[name]: piece for name, piece in state.items()}
 
@@ -132,11 +132,11 @@ class GradientHook:
         raise NotImplementedError
 
     def describe(self) -> str:
-        """What of float32's bytes is sent, for a reader."""
+        """The share of float32's bytes that is sent, in words."""
         raise NotImplementedError
 
     def state_dict(self) -> dict[str, Any]:
-        """What this rank's checkpoint must hold to resume bit for bit; empty for a hook that keeps nothing."""
+        """The state that this rank's checkpoint needs to resume bit for bit; empty for a hook that keeps nothing."""
         kept = self.kept_state()
         return {"hook": type(self).__name__, **kept} if kept else {}
 
@@ -146,14 +146,14 @@ class GradientHook:
             return
         made_by = state.get("hook")
         if made_by != type(self).__name__:
-            raise ValueError(f"it was kept by {made_by}, and this is {type(self).__name__}")
+            raise ValueError(f"it was kept by {made_by}, but this is {type(self).__name__}")
         self.load_kept_state(state)
 
     def kept_state(self) -> dict[str, Any]:
         return {}
 
     def load_kept_state(self, state: Mapping[str, Any]) -> None:
-        """Of the same kind of hook."""
+        """Load the state of the same kind of hook."""
 
     def forget(self) -> None:
         """Keep nothing, as at the beginning."""

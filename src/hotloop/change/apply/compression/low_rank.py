@@ -11,16 +11,16 @@ import torch.distributed as dist
 from .hooks import Bucket, GradientHook, Residuals, new_future, pieces_of, state_by_name
 
 ALIKE_SEED = 20_260_101
-"""Of whatever ranks must draw alike."""
+"""Seed of all draws that must be the same on every rank."""
 
 
 class LowRankHook(GradientHook):
     """PowerSGD (Vogels et al., NeurIPS 2019): each matrix as a product of two thin ones, in one power iteration a step.
 
-    A matrix of n x m is sent as ``rank`` x (n + m) elements where that is less than half of it; vectors are sent whole.
-    The second exchange of every bucket waits for the last bucket: it then starts in the order of the buckets. On more
-    than two ranks an all-reduce adds up in an order that depends on the buckets, as plain DDP's does: a checkpoint goes
-    on bit for bit on two, and up to rounding on more.
+    A matrix of n x m is sent as ``rank`` x (n + m) elements where that is less than half of it; vectors are sent in
+    full. The second exchange of every bucket waits for the last bucket: it then starts in the order of the buckets. On
+    more than two ranks an all-reduce adds up in an order that depends on the buckets, as plain DDP's does: a checkpoint
+    goes on bit for bit on two, and up to rounding on more.
     """
 
     def __init__(self, rank: int = 4, group: Any = None) -> None:

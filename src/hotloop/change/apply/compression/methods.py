@@ -1,4 +1,4 @@
-"""A method's name -> its hook, and a hook -> the DistributedDataParallel that sends by it, also in one line."""
+"""A method's name -> its hook, and a hook -> the DistributedDataParallel that sends with it, also in one line."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ METHODS = tuple(_MAKERS)
 def make_hook(
     method: str, *, ratio: float = 0.01, momentum: float = 0.0, rank: int = 4, warm_up_steps: int = 0
 ) -> GradientHook:
-    """The hook of that name, one of METHODS, after so many exchanges in bf16. Raises ValueError for any other."""
+    """The hook of that name, one of METHODS, after that many exchanges in bf16. Raises ValueError for any other."""
     if method not in _MAKERS:
         raise ValueError(f"method is {method!r}: choose one of {', '.join(METHODS)}")
     if warm_up_steps < 0:
@@ -50,7 +50,7 @@ def register(model: Any, hook: GradientHook) -> None:
 
 
 def hooks_of(model: Any) -> list[GradientHook]:
-    """Hotloop's hooks of the DistributedDataParallel modules in a model, in the model's order."""
+    """hotloop's hooks of the DistributedDataParallel modules in a model, in the model's order."""
     found = [module for module in model.modules() if isinstance(module, DistributedDataParallel)]
     return [state for ddp in found for _, state in ddp._comm_hooks if isinstance(state, GradientHook)]
 
@@ -61,13 +61,13 @@ class CompressedDDP(DistributedDataParallel):
         model = hotloop.CompressedDDP(model, method="topk", ratio=0.01)
 
     ``method``: bf16, fp16, int8, topk (``ratio`` 0.01, ``momentum`` 0) or powersgd (``rank`` 4); the last two may begin
-    after ``warm_up_steps`` in bf16. Beside topk, use Adam with ``betas=(0, 0.999)``, or SGD without momentum and its
+    after ``warm_up_steps`` in bf16. With topk, use Adam with ``betas=(0, 0.999)``, or SGD without momentum and its
     momentum here. Every other argument is DistributedDataParallel's. ``model.compression`` says what was done; on one
-    rank nothing is sent, and no hook is registered. A checkpoint needs ``compression_state()`` of each rank beside the
-    model's state to resume bit for bit; hotloop's Trainer keeps it by itself.
+    rank nothing is sent, and no hook is registered. A checkpoint needs ``compression_state()`` of each rank together
+    with the model's state to resume bit for bit; hotloop's Trainer keeps it by itself.
 
-    Raises UsageError for an unknown method, settings that are impossible or of another method, gradients other than
-    float32, and where torch.distributed is not initialised.
+    Raises UsageError for an unknown method, settings that are impossible or belong to another method, gradients other
+    than float32, and where torch.distributed is not initialized.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class CompressedDDP(DistributedDataParallel):
         if dtypes - {"torch.float32"}:
             raise UsageError(f"gradients are {', '.join(sorted(dtypes))}: only float32 is compressed; use DDP itself")
         if not dist.is_available() or not dist.is_initialized():
-            raise UsageError("torch.distributed is not initialised: call init_process_group, and start with torchrun")
+            raise UsageError("torch.distributed is not initialized: call init_process_group, and start with torchrun")
         super().__init__(module, **arguments)
         self.hook: GradientHook | None = None
         self.compression = "none: one rank, nothing is sent"
@@ -107,11 +107,11 @@ class CompressedDDP(DistributedDataParallel):
         return f"compression={self.compression!r}"
 
     def compression_state(self) -> dict[str, Any]:
-        """What this rank keeps of gradients that were not sent: each rank's own, empty where nothing is kept."""
+        """The unsent gradients that this rank keeps: different on each rank, empty where nothing is kept."""
         return {} if self.hook is None else self.hook.state_dict()
 
     def load_compression_state(self, state: Mapping[str, Any]) -> None:
-        """Go on with what ``compression_state`` gave on this rank. Raises UsageError for what does not fit."""
+        """Continue with what ``compression_state`` returned on this rank. Raises UsageError for what does not fit."""
         if self.hook is None:
             return
         try:

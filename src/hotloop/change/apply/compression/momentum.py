@@ -1,6 +1,6 @@
-"""An optimizer's momentum beside top-k: what a hook kept is late, and momentum makes it act even later.
+"""An optimizer's momentum with top-k: what a hook holds back arrives late, and momentum delays its effect further.
 
-The optimizer goes on in the old direction for 1 / (1 - momentum) steps after an element arrived; meanwhile the ranks
+The optimizer continues in the old direction for 1 / (1 - momentum) steps after an element arrived; meanwhile the ranks
 collect gradients of weights that have not moved yet, and send too much. Deep Gradient Compression (Lin et al., ICLR
 2018, section 3.2) therefore puts SGD's momentum before the selection. Adam's first moment is a mean and not a sum: with
 beta1 = 0 its steps keep their size. Measured in docs/communication-quality.md.
@@ -18,7 +18,7 @@ from .hooks import GradientHook, TopKHook, WarmUpHook
 
 
 def lower_momentum(optimizer: Any, hooks: Sequence[GradientHook], most: float) -> Effect:
-    """Beside these hooks' top-k: beta1 of an Adam is at most ``most``, an SGD's momentum acts before the selection.
+    """With these hooks' top-k: beta1 of an Adam is at most ``most``, an SGD's momentum acts before the selection.
 
     Only inside steps whose gradients came by top-k: not in its warm-up, nor in what ``state_dict`` shows. None where
     there is nothing to lower.
@@ -33,7 +33,7 @@ def lower_momentum(optimizer: Any, hooks: Sequence[GradientHook], most: float) -
         if own <= most:
             return None
         _change_in_steps(optimizer, hooks, "betas", lambda betas: (min(float(betas[0]), most), *betas[1:]))
-        text = f"{name} steps with beta1 {{most_momentum:g}} in place of {own:g} on what topk sent"
+        text = f"{name} steps with beta1 {{most_momentum:g}} instead of {own:g} on what topk sent"
         return Applied(text=text, values={"most_momentum": most})
     own = max(float(group.get("momentum", 0.0)) for group in groups)
     if own <= most:

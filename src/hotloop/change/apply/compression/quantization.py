@@ -19,12 +19,12 @@ pieces of 2**20 (one thread of an AMD EPYC, least of 4, 2026-11-23)."""
 
 
 def levels_of(num_bits: int) -> int:
-    """The largest integer of so many bits, with its sign: 127 of 8, 1 of 2."""
+    """The largest integer with this many bits, including its sign: 127 for 8, 1 for 2."""
     return (1 << (num_bits - 1)) - 1
 
 
 def blocks_of(count: int) -> int:
-    """Number of scales of so many elements."""
+    """Number of scales for this many elements."""
     return -(-count // BLOCK_COUNT)
 
 
@@ -73,7 +73,7 @@ def _shifts(num_bits: int, device: torch.device) -> torch.Tensor:
 
 
 def _pieces(values: torch.Tensor) -> Iterator[tuple[slice, slice, tuple[int, int]]]:
-    """Of a vector, part by part: its elements, their blocks, and both as a shape. A last, short block comes alone."""
+    """A vector part by part: its elements, their blocks, and both as a shape. A last, short block comes alone."""
     count = values.numel()
     whole = count // BLOCK_COUNT * BLOCK_COUNT
     size = PIECE_COUNT if values.device.type == "cpu" else max(1, whole)

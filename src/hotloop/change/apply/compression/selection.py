@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 
 EXACT_COUNT = 1 << 15
-"""Up to so many elements a whole sort is cheap."""
+"""Up to this many elements a full sort is cheap."""
 SAMPLE_COUNT = 1 << 14
 SAMPLE_RATIO = 0.01
 LOWERED_RATIO = 0.7

@@ -19,14 +19,14 @@ class Bf16Autocast(Technique):
     """
     ## What it does
     Runs the model's forward under `torch.autocast(dtype=torch.bfloat16)`: matrix products and convolutions compute in
-    bfloat16, sums and normalisations in float32. Parameters, gradients, optimizer state and checkpoints stay float32.
+    bfloat16, sums and normalizations in float32. Parameters, gradients, optimizer state and checkpoints stay float32.
     The model returns float32 outputs, so a loss outside the model computes as before. A copy or pickle of the model
     does not carry the change.
 
-    Every outermost module that is called with gradients is treated separately. A forward that fails under autocast and
-    succeeds without it is rerun without it, from the same random numbers, and the model is left alone from then on; the
-    report shows this. Also left alone is a model with an `autograd.Function` of the script's own whose backward would
-    get tensors of both dtypes: without `custom_bwd` it runs outside autocast.
+    Each outermost module that is called with gradients enabled is treated separately. If its forward fails under
+    autocast but succeeds without it, it is rerun without it, from the same random numbers, and the model is left alone
+    from then on; the report says so. A model with an `autograd.Function` of the script's own whose backward would
+    receive tensors of both dtypes is left alone too: without `custom_bwd`, it runs outside autocast.
 
     ## When it helps
     Matrix units compute bfloat16 several times faster. A 10 million parameter transformer went from 273 to 169 CPU-ms a
@@ -35,9 +35,9 @@ class Bf16Autocast(Technique):
 
     ## When it does not
     Small matrices: the casts cost more than they save (14 to 20 ms a step on a small model on a CPU). Hardware without
-    bfloat16 units: hotloop refuses such a GPU, and reports such a CPU. On a CPU, batches of many lengths: each needs
-    its own kernels. Left as they are: models under the script's own autocast, even one that it switched off, models in
-    another dtype, with FSDP mixed precision, or in nn.DataParallel on several GPUs.
+    bfloat16 units: hotloop refuses such a GPU, and reports such a CPU. On a CPU, batches of many different lengths:
+    each length needs its own kernels. Left alone: models under the script's own autocast, even where it is switched
+    off, models in another dtype, with FSDP mixed precision, or in nn.DataParallel on several GPUs.
 
     ## Numerics
     Lossy: eight bits of mantissa in matrix products. Compare the loss curve. `evaluation = false` keeps forwards
@@ -106,22 +106,25 @@ def _has_many_lengths(analysis: Analysis) -> bool:
 class Fp16Autocast(Technique):
     """
     ## What it does
-    Runs the model's forward under `torch.autocast(dtype=torch.float16)`, with float32 outputs, and makes the GradScaler
-    that float16 needs: `hotloop.apply_strategy(...).scaler` by API; hotloop's Trainer uses it by itself. Your loop has
-    to scale the loss, unscale before clipping, and step and update through the scaler.
+    Runs the model's forward under `torch.autocast(dtype=torch.float16)`, with float32 outputs, and creates the
+    GradScaler that float16 needs. Through the API, it is `hotloop.apply_strategy(...).scaler`, and your loop has to
+    scale the loss, unscale before clipping, and step and update through the scaler. hotloop's Trainer does all of this
+    by itself.
 
     ## When it helps
     GPUs with float16 units but no bfloat16 ones (V100, T4). Where both exist they are equally fast, and bfloat16 needs
     no scaler.
 
     ## When it does not
-    On a CPU no gain was measured: 703 against 740 ms a step for a 10 million parameter transformer on two cores with
-    AMX, because float16 matrix products ran no faster than float32 ones (torch 2.13). Such a model is left alone. From
-    outside a script, hotloop cannot put `scale`, `unscale_`, `step` and `update` into the loop: not applicable.
+    No speedup was measured on a CPU: 703 against 740 ms a step for a 10 million parameter transformer on two cores with
+    AMX, because float16 matrix products ran no faster than float32 ones (torch 2.13). Such a model is left alone. It
+    does not apply to an unmodified script, because hotloop cannot add `scale`, `unscale_`, `step` and `update` to its
+    loop.
 
     ## Numerics
-    Lossy: ten bits of mantissa, five of exponent. The scaler skips a step whose gradients overflow; a few at the start
-    are how it finds its scale. `init_scale` and `growth_interval` are those of torch's GradScaler.
+    Lossy: ten bits of mantissa, five of exponent. The scaler skips a step whose gradients overflow; a few skipped steps
+    at the start are normal, because that is how it finds its scale. `init_scale` and `growth_interval` are those of
+    torch's GradScaler.
     """
 
     id = "fp16-autocast"

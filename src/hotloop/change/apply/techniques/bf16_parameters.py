@@ -16,15 +16,15 @@ class Bf16Parameters(Technique):
     ## What it does
     Stores the weight matrices (parameters of two or more dimensions) in bfloat16 and runs the forward under bfloat16
     autocast, with float32 outputs; a part of the model called outside that forward (`model.decode(z)`) does the same.
-    The gradients and optimizer state of these weights are bfloat16 too. Biases, normalisations, recurrent layers,
-    parametrised weights and buffers stay float32.
+    The gradients and optimizer state of these weights are bfloat16 too. Biases, normalizations, recurrent layers,
+    parametrized weights and buffers stay float32.
 
     bfloat16 loses small updates: those below a 512th of the weight. `weights` chooses what happens to them.
     `compensated` keeps the lower half of every weight's float32 value in the optimizer's state, and loses nothing.
-    `stochastic` rounds up or down at random, right on average, from random bits of its own. `nearest` loses them. With
-    AdamW a weight takes 16 bytes in float32 (weight, gradient, two moments), 10 compensated, 8 stochastic or nearest;
-    `state = "float32"` adds 4. Except with `nearest`, each step runs the optimizer's own code on float32 copies, about
-    4 million weights at a time, and rounds bfloat16 state at random.
+    `stochastic` rounds up or down at random, with random bits of its own, and is right on average. `nearest` loses
+    them. With AdamW, a float32 weight takes 16 bytes (weight, gradient, two moments), a compensated one 10, and a
+    stochastic or nearest one 8; `state = "float32"` adds 4. Except with `nearest`, each step runs the optimizer's own
+    code on float32 copies, about 4 million weights at a time, and rounds bfloat16 state at random.
 
     ## When it helps
     Memory is short, or weights are read more often than they are used: small batches, large embeddings, wide layers.
@@ -32,18 +32,18 @@ class Bf16Parameters(Technique):
     transformer wholly in bfloat16 took 133 CPU-ms a step, against 169 with autocast, on a core with AMX (torch 2.13, n
     = 7, interleaved; `nearest`); this technique saves less, because part of the model stays float32.
 
-    The finer updates cost time once a step, whatever the batch. With fused AdamW on one core (avx512_bf16) and 512
-    tokens a step, which is few, that transformer took, relative to autocast, 0.97 [0.95, 0.99] of the time with
-    `nearest`, 1.17 [1.12, 1.23] compensated with float32 state, 1.60 [1.53, 1.66] compensated with bfloat16 state and
-    1.49 [1.46, 1.52] stochastic (n = 8). On a CPU, use float32 state and larger batches. Not measured on a GPU yet.
+    The finer updates cost a fixed time per step, whatever the batch size. With fused AdamW on one core (avx512_bf16)
+    and 512 tokens a step, which is few, the same transformer took, relative to autocast, 0.97 [0.95, 0.99] of the time
+    with `nearest`, 1.17 [1.12, 1.23] compensated with float32 state, 1.60 [1.53, 1.66] compensated with bfloat16 state
+    and 1.49 [1.46, 1.52] stochastic (n = 8). On a CPU, use float32 state and larger batches. Not measured on a GPU yet.
 
     ## When it does not
     Models already wrapped in DistributedDataParallel or FSDP (pass the model before wrapping it), LBFGS, models in
     another dtype, the script's own autocast. Except with `nearest`: optimizers other than torch's elementwise ones, and
-    `capturable` ones; `nearest` needs an optimizer without state. Models of which an `AveragedModel`, or another module
-    that holds a copy, was made before: torch cannot average both dtypes. Code outside the model that uses a weight (a
-    loss that multiplies by `model.head.weight`) gets bfloat16. The model's checkpoints hold bfloat16 weights from then
-    on, and the optimizer's any lower halves.
+    `capturable` ones; `nearest` needs an optimizer without state. Models that an `AveragedModel`, or another module
+    that holds a copy, was built from before: torch cannot average both dtypes. Code outside the model that uses a
+    weight (a loss that multiplies by `model.head.weight`) gets bfloat16. From then on, the model's checkpoints hold
+    bfloat16 weights, and the optimizer's hold the lower halves, if there are any.
 
     ## Numerics
     Lossy: operators compute in bfloat16, as under autocast, and micro-batch gradients are summed in it. For a small
@@ -77,7 +77,7 @@ class Bf16Parameters(Technique):
             kind=str,
             default="compensated",
             choices=("compensated", "stochastic", "nearest"),
-            help="how an update's lower 16 bits are treated: kept beside the weight, rounded stochastically, or "
+            help="how an update's lower 16 bits are treated: kept alongside the weight, rounded stochastically, or "
             "dropped",
         ),
         Setting(
@@ -132,7 +132,7 @@ class Bf16Parameters(Technique):
                 context.report(self.id, NotApplicable(why=f"reverted: the forward failed: {reason}"))
 
         def settle() -> None:
-            """The first forward has shown that the model bears it: only the updates may still want the rests."""
+            """The first forward has shown that the model tolerates it: only the updates may still want the rests."""
             if settings["weights"] != "compensated":
                 rests.clear()
 
@@ -294,7 +294,7 @@ def _is_plain(settings: Mapping[str, Any]) -> bool:
 
 
 def _saved_bytes(settings: Mapping[str, Any]) -> int:
-    """Of each weight and its gradient, without optimizer state: 8 bytes in float32."""
+    """Saving for each weight and its gradient, without optimizer state: 8 bytes in float32."""
     return 2 if settings["weights"] == "compensated" else 4
 
 

@@ -16,42 +16,42 @@ from hotloop.core.techniques import Applied, Context, Effect, NotApplicable, Set
 class CacheSamples(Technique):
     """
     ## What it does
-    Keeps what `dataset[i]` returns the first time. Later epochs copy the sample from the cache and do not call the data
-    set's code. The cache is shared memory, which forked loader workers fill and read together. It has a size bound
-    (`most_bytes`); once it is reached, further samples are read as before. Every read from the cache is a new copy, so
-    that changing a sample in place changes nothing in the cache.
+    Keeps what `dataset[i]` returns the first time. Later epochs copy the sample from the cache and do not run the
+    dataset's code. The cache is in shared memory, which forked loader workers fill and read together. Its size is
+    limited (`most_bytes`); once the limit is reached, further samples are read as before. Every read from the cache is
+    a new copy, so changing a sample in place changes nothing in the cache.
 
-    Records hold lists, tuples, dictionaries, strings, numbers, tensors and numpy arrays. The script's data set object
-    stays the same, and its attributes, copies and pickles are not affected.
+    The cache stores lists, tuples, dictionaries, strings, numbers, tensors and numpy arrays. The script's dataset
+    object stays the same, and its attributes, copies and pickles are not affected.
 
     In a script of your own, `loader = hotloop.cache_samples(loader)` does the same.
 
     ## When it helps
-    Reading a sample (decoding, resizing, tokenising) takes much longer than copying it, and the training has several
-    epochs. It pays from the second epoch on; the first one also fills the cache, which adds the time of copying every
-    sample once.
+    Reading a sample (decoding, resizing, tokenizing) takes much longer than copying it, and the training runs for
+    several epochs. It pays off from the second epoch on; the first one also fills the cache, which adds the time to
+    copy every sample once.
 
     ## When it does not
-    A run of one epoch wins nothing. With several ranks each keeps the samples that it read itself, and a sampler that
-    shuffles over all ranks gives it others in the next epoch: N ranks need about N epochs to fill their caches. It
-    refuses, with the reason:
+    In a run of one epoch it saves nothing. With several ranks, each rank keeps only the samples that it read itself,
+    and a sampler that shuffles over all ranks gives it other samples in the next epoch: N ranks need about N epochs to
+    fill their caches. It refuses the following, and says why:
 
-    - samples that draw random numbers from torch, random, numpy or a generator of the data set: kept, their
-      augmentation would be frozen
-    - samples that differ when they are read twice, or whose reading sets attributes of the data set
-    - samples that have no plain record, such as PIL images; iterable data sets; keys other than integers
+    - samples that draw random numbers from torch, random, numpy or a generator of the dataset: caching them would
+      freeze their augmentation
+    - samples that differ when they are read twice, or whose reading sets attributes of the dataset
+    - samples of types that it cannot store, such as PIL images; iterable datasets; keys other than integers
     - workers that are not forked
 
-    It watches this while the training runs. It ends the cache and says why if a read draws random numbers, if one of
-    the samples that it keeps reading twice (the first ones of each process, then one in 128) has changed, if the script
-    changes the data set, or if reading a sample takes less than twice as long as copying it.
+    It keeps watching while the training runs. It ends the cache and says why if a read draws random numbers, if one of
+    the samples that it still reads twice (the first ones of each process, then one in 128) has changed, if the script
+    changes the dataset, or if reading a sample takes less than twice as long as copying it.
 
     ## Numerics
-    Exact: the samples have equal bits, and no random number is drawn or left out.
+    Exact: the samples have the same bits, and no random number is drawn or left out.
     """
 
     id = "cache-samples"
-    summary = "cache the samples that the data set returns, in shared memory, for the next epochs"
+    summary = "cache the samples that the dataset returns, in shared memory, for the next epochs"
     numerics = Numerics.EXACT
     stage = Stage.LOADER
     source = Wrapped(function="cache_samples", names=("most_bytes",))
@@ -120,7 +120,7 @@ def _keep(loader: Any, settings: Mapping[str, Value], context: Context, memory: 
     need = count * size
     if store is None:
         return NotApplicable(
-            why=f"no room: {count:,} samples of {_format_size(size)}, but the bound (most_bytes) is "
+            why=f"no room: {count:,} samples of {_format_size(size)}, but the limit (most_bytes) is "
             f"{_format_size(bound)}"
         )
     cache = SampleCache(dataset, store, _kind_of(dataset))
@@ -147,7 +147,7 @@ def _keep(loader: Any, settings: Mapping[str, Value], context: Context, memory: 
 
 
 def _kind_of(dataset: Any) -> tuple[str, int | None]:
-    """What the data sets of one kind share: a script that makes one for each epoch loses each cache in the same way."""
+    """State that datasets of one kind share: a script that makes one per epoch loses each cache in the same way."""
     kind = type(dataset)
     return f"{kind.__module__}.{kind.__qualname__}", len(dataset) if hasattr(dataset, "__len__") else None
 
@@ -161,13 +161,13 @@ def _format_size(size_bytes: int) -> str:
 
 
 def _why_not_readable(loader: Any) -> str | None:
-    """Why samples of this loader cannot be kept, as far as can be told without reading any."""
+    """Why samples of this loader cannot be kept, as far as hotloop can see without reading any."""
     from hotloop.change.apply.sample_cache import find_obstacle
     from hotloop.change.apply.worker_passes import start_method
 
     dataset = loader.dataset
     if loader._dataset_kind == 1:
-        return f"{type(dataset).__name__} is iterable: its samples have no index to keep them by"
+        return f"{type(dataset).__name__} is iterable: its samples have no index to store them under"
     if not hasattr(type(dataset), "__getitem__") or not hasattr(dataset, "__len__"):
         return f"{type(dataset).__name__} has no __getitem__ or no length"
     if loader.num_workers:
@@ -181,13 +181,13 @@ def _why_not_kept(reads: Any) -> str | None:
     """Why samples that were read on trial must not be kept."""
     drawn = [*reads.draws, *reads.own_draws]
     if reads.error is not None:
-        return f"reading samples on trial failed: {reads.error}"
+        return f"reading samples as a trial failed: {reads.error}"
     if drawn:
         return f"samples draw random numbers ({', '.join(drawn)}), which a cache would freeze"
     if reads.unstable:
         return "reading a sample twice gives different data"
     if reads.changed:
-        return f"reading a sample changes the data set's {', '.join(reads.changed)}"
+        return f"reading a sample changes the dataset's {', '.join(reads.changed)}"
     if reads.key_kind != "int" and not reads.key_kind.startswith("int"):
         return f"the sampler's keys are of class {reads.key_kind or '(none)'}, not integers"
     unplain: str | None = reads.unplain

@@ -22,26 +22,27 @@ class CompileModel(Technique):
     """
     ## What it does
     Compiles the model in place (`Module.compile`), so its class, `state_dict` and pickles stay as they are. `regional`
-    compiles every repeated block by itself: one compilation serves all blocks and takes a fraction of the time. Under
+    compiles each repeated block by itself: one compilation serves all blocks and takes a fraction of the time. Under
     DistributedDataParallel the inner module is compiled, and Dynamo splits its graph at DDP's buckets, so communication
     still overlaps with backward. Under FSDP2 the blocks are compiled inside their sharding hooks. A model that the
-    script compiles is left alone. Where compiling fails, that part runs as before and torch prints why, unless
+    script compiles itself is left alone. Where compiling fails, that part runs as before and torch prints why, unless
     `fullgraph` asks for an error. `backward(retain_graph=True)` works as before: compiled backwards keep what the
     forward saved (`donated_buffer = False`).
 
     ## When it helps
-    Much of the time is in pointwise operators, normalisations and softmax, which eager mode runs one by one. On a 10
+    Much of the time goes to pointwise operators, normalizations and softmax, which eager mode runs one by one. On a 10
     million parameter transformer on one CPU core, compiling alone gave a speedup of 1.05x in float32 and 1.16x to 1.24x
     under bf16 (torch 2.13, CPU time, n = 7). Compiling took 24 to 40 s: about 1,200 steps to break even.
 
-    Which `mode`, by the documentation of `torch.compile` in torch 2.13 and `torch._inductor.list_mode_options()`:
+    Which `mode` to use, according to the documentation of `torch.compile` in torch 2.13 and
+    `torch._inductor.list_mode_options()`:
 
     - `default`: start here. It fuses operators and compiles fastest.
     - `reduce-overhead`: the same code, launched as CUDA graphs. For a GPU that waits for the host: small batches, many
-      short kernels (rule `launch-bound`). It uses more memory, since the graphs' workspace stays allocated, and has no
-      effect where a graph cannot be recorded: inputs changed in place, shapes that vary, work on the CPU.
+      short kernels (rule `launch-bound`). It uses more memory, because the graphs' workspace stays allocated, and has
+      no effect where a graph cannot be recorded: inputs changed in place, varying shapes, work on the CPU.
       `TORCH_LOGS=perf_hints` shows why.
-    - `max-autotune`: also times several kernels (Triton or templates) for every matrix product and convolution, takes
+    - `max-autotune`: also times several kernels (Triton or templates) for every matrix product and convolution, picks
       the fastest, and turns on CUDA graphs. For long runs dominated by matrix products and convolutions: compiling
       takes much longer.
     - `max-autotune-no-cudagraphs`: the same without CUDA graphs, if they do not fit in memory or cannot be recorded.
@@ -49,14 +50,14 @@ class CompileModel(Technique):
     On a CPU there are no CUDA graphs: `reduce-overhead` does what `default` does.
 
     ## When it does not
-    Short runs. Shapes that change all the time (then set `dynamic = true`). LSTM and GRU layers, prints and branches on
-    tensor values, which break the graph. Models whose script differentiates gradients (`create_graph=True`) are left
-    alone: torch cannot do that with compiled code.
+    Short runs. Shapes that change all the time (set `dynamic = true` for them). LSTM and GRU layers, and prints and
+    branches on tensor values, which break the graph. Models whose script differentiates gradients (`create_graph=True`)
+    are left alone: torch cannot do that with compiled code.
 
     ## Numerics
     Reordered: fused operators keep intermediate results and sum in another order. Resampled if the forward draws random
-    numbers (dropout): inductor's code draws others than eager mode from the same seed. hotloop detects this at the
-    first forward, from the state of torch's generator.
+    numbers (dropout): from the same seed, inductor's code draws different numbers than eager mode. hotloop detects this
+    at the first forward, from the state of torch's generator.
     """
 
     id = "compile-model"
@@ -219,13 +220,13 @@ class DynamicShapes(Technique):
     variables of the compiled code.
 
     ## When it helps
-    Batches whose length keeps changing: each recompiles, for seconds. The finding `recompilation` measures that time in
-    the run.
+    Batches whose length keeps changing: each new length triggers a recompilation of several seconds. The finding
+    `recompilation` measures that time in the run.
 
     ## When it does not
     A handful of shapes, all compiled in the first steps: code for one shape is faster than code for all. Guards on
-    other things than shapes (Python numbers, types). Modes that record CUDA graphs, one per shape: those calls stay as
-    they are. So does the script's `dynamic=False`, unless the strategy sets `override = true`.
+    things other than shapes (Python numbers, types). Modes that record CUDA graphs, one per shape: those calls are left
+    alone. So is the script's `dynamic=False`, unless the strategy sets `override = true`.
 
     ## Numerics
     Reordered: torch may choose other kernels, which sum in another order.

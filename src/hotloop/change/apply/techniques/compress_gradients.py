@@ -20,34 +20,35 @@ class CompressGradients(Technique):
     thin ones of rank `rank`). What `int8`, `topk` and `powersgd` do not send, each rank keeps and adds to its next
     gradient. All ranks get the same gradient, bit for bit.
 
-    `topk` and `powersgd` may begin late: the first `warm_up_steps` exchanges are `bf16`'s. Beside `topk`, the optimizer
-    steps without momentum, because gradients that are late bear none: inside a step, beta1 of an Adam is at most
-    `most_momentum`, and an SGD's momentum acts before the selection (Deep Gradient Compression, arXiv 1712.01887).
-    Other optimizers keep theirs. What the script and its checkpoints show of the optimizer stays as it was.
+    `topk` and `powersgd` can begin late: the first `warm_up_steps` exchanges then use `bf16`. With `topk`, the
+    optimizer steps without momentum, because late gradients and momentum do not go together: inside a step, Adam's
+    beta1 is at most `most_momentum`, and SGD's momentum acts before the selection (Deep Gradient Compression, arXiv
+    1712.01887). Other optimizers keep theirs. What the script and its checkpoints see of the optimizer does not change.
 
     ## When it helps
-    A slow link between the ranks: less time on the wire than compressing takes. Sent bytes of plain DDP's, counted at
-    the interfaces of two gloo ranks with 8 layers of 512 x 512: `bf16` 0.500, `int8` 0.253, `topk` 0.0203, `powersgd`
-    0.0188. At 100 mbit, a step with 25 million parameters took 8.9 s plain, 4.5 s with `bf16`, 2.4 s with `int8`,
-    0.56 s with `powersgd` and 0.40 s with `topk`; at 1 gbit 1.04, 0.61, 0.57, 0.55 and 0.40 s (least of n = 10,
-    2026-11-23, two cores, other work beside: docs/link-choice.md).
+    The link between the ranks is slow, so compressing costs less time than sending fewer bytes saves. Bytes sent
+    relative to plain DDP, counted at the interfaces of two gloo ranks with 8 layers of 512 x 512: `bf16` 0.500, `int8`
+    0.253, `topk` 0.0203, `powersgd` 0.0188. At 100 mbit, a step with 25 million parameters took 8.9 s plain, 4.5 s with
+    `bf16`, 2.4 s with `int8`, 0.56 s with `powersgd` and 0.40 s with `topk`; at 1 gbit 1.04, 0.61, 0.57, 0.55 and 0.40
+    s (least of n = 10, 2026-11-23, two cores that other programs used as well: docs/link-choice.md).
 
     ## When it does not
-    On a fast link, compressing costs more than it saves; on very busy cores no method gained clearly at 1 gbit, and
-    `int8` and `powersgd` lost. It does nothing on one rank, under FSDP (see `reduce_dtype` of fsdp2), with gradients
-    other than float32, or if the model has its own communication hook. `int8`, `topk` and `powersgd` need memory for
-    another copy of the gradients. A script's own checkpoints do not hold what the ranks keep: after a restart it begins
-    at zero, the warm-up too. The Trainer's checkpoints do. A script that averages after each micro-batch comes to the
-    end of the warm-up earlier. A trial of `hotloop tune` that is no longer than the warm-up measures the warm-up alone.
+    On a fast link, compressing costs more than it saves; on very busy cores no method was clearly faster at 1 gbit, and
+    `int8` and `powersgd` were slower. It does nothing on one rank, under FSDP (see `reduce_dtype` of fsdp2), with
+    gradients other than float32, or if the model has its own communication hook. `int8`, `topk` and `powersgd` need
+    memory for another copy of the gradients. A script's own checkpoints do not hold what the ranks keep, so a restart
+    begins at zero, including the warm-up. The Trainer's checkpoints do hold it. A script that averages after each
+    micro-batch reaches the end of the warm-up earlier. A trial of `hotloop tune` that is no longer than the warm-up
+    measures only the warm-up.
 
     ## Numerics
     Lossy: gradients are rounded, or arrive later. Compare the loss. After 2,000 steps of a small language model with
-    AdamW (3 seeds; limit 4.4 %, the spread of plain's seeds), `bf16`, `fp16` and `int8` were within 0.1 % of plain's
-    loss. `topk` ended +1.1 % from it, with `warm_up_steps = 100` -1.3 %, and with the optimizer's own momentum
-    (`most_momentum = 0.999`) 29 % above it; beside SGD 7 % above SGD alone. `powersgd` ended 8 % above it at once,
-    and +3.7 % with `warm_up_steps = 500`, which sends 0.177 of plain's bytes in all
-    ([table](communication-quality.md)). Take `powersgd` or `topk` only if your own loss bears them. A gradient that is
-    infinite or NaN on one rank arrives so on all, so a GradScaler skips the step on every rank.
+    AdamW (3 seeds; limit 4.4 %, the spread of plain's seeds), the loss with `bf16`, `fp16` and `int8` was within 0.1 %
+    of plain's. With `topk` it ended 1.1 % above plain's, with `warm_up_steps = 100` 1.3 % below, and with the
+    optimizer's own momentum (`most_momentum = 0.999`) 29 % above; with SGD, 7 % above SGD alone. With `powersgd` from
+    the first step it ended 8 % above, and with `warm_up_steps = 500`, which sends 0.177 of plain's bytes overall, 3.7 %
+    above ([table](communication-quality.md)). Use `powersgd` or `topk` only if your own loss tolerates it. A gradient
+    that is infinite or NaN on one rank becomes so on all ranks, so a GradScaler skips the step everywhere.
     """
 
     id = "compress-gradients"
@@ -64,7 +65,7 @@ class CompressGradients(Technique):
             help="how gradients are sent",
         ),
         Setting(
-            name="ratio", kind=float, default=0.01, least=1e-5, most=0.5, help="part of the elements that topk sends"
+            name="ratio", kind=float, default=0.01, least=1e-5, most=0.5, help="share of the elements that topk sends"
         ),
         Setting(
             name="momentum",
@@ -72,7 +73,7 @@ class CompressGradients(Technique):
             default=0.0,
             least=0.0,
             most=0.999,
-            help="of topk's kept gradients; an SGD's own takes its place",
+            help="momentum of topk's kept gradients; an SGD's own momentum replaces it",
         ),
         Setting(name="rank", kind=int, default=4, least=1, most=256, help="rank of powersgd's factors"),
         Setting(
@@ -89,7 +90,7 @@ class CompressGradients(Technique):
             default=0.0,
             least=0.0,
             most=0.999,
-            help="most momentum (beta1) that the optimizer keeps beside topk",
+            help="highest momentum (beta1) that the optimizer keeps with topk",
         ),
     )
 
@@ -134,13 +135,13 @@ def _register_hooks(model: Any, found: Sequence[Any], method: str, settings: Map
         return NotApplicable(why="the model is not a DistributedDataParallel")
     for ddp in found:
         if dist.get_world_size(ddp.process_group) == 1:
-            return NotApplicable(why="one rank: nothing is sent")
+            return NotApplicable(why="there is only one rank, so nothing is sent")
         why = why_special(ddp)
         if why is not None:
             return NotApplicable(why=why)
     dtypes = {one.dtype for one in model.parameters() if one.requires_grad}
     if dtypes != {torch.float32}:
-        return NotApplicable(why=f"gradients are {', '.join(sorted(map(str, dtypes)))}, not torch.float32 alone")
+        return NotApplicable(why=f"gradients are {', '.join(sorted(map(str, dtypes)))}, not only torch.float32")
     read: dict[str, Any] = {
         name: settings[name] for name, methods in READ_BY.items() if method in methods and name != "most_momentum"
     }

@@ -19,14 +19,14 @@ class DdpBuckets(Technique):
     Sets `bucket_cap_mb`, the size of the buckets in which DistributedDataParallel sends gradients.
 
     ## When it helps
-    Many small buckets: each all-reduce costs its latency, 0.04 ms with NCCL on one host and about 0.25 ms with gloo
-    (rules of thumb), whatever its size. A smaller cap helps if one huge bucket leaves nothing to overlap: 25 million
+    Many small buckets: each all-reduce pays its latency whatever its size, 0.04 ms with NCCL on one host and about 0.25
+    ms with gloo (rules of thumb). A smaller cap helps if one huge bucket leaves nothing to overlap: 25 million
     parameters over a link of 1 Gbit/s took 1857 ms a step with 1 MiB and 2701 ms with 200 MiB (two gloo ranks, least of
-    three to five, on a busy machine: only the direction is sure).
+    three to five, on a busy machine: only the direction is certain).
 
     ## When it does not
-    Communication that backward already hides. A list of sizes (`bucket_cap_mb_list`), which it leaves alone. A size
-    that the script chose stays, unless the strategy sets `override = true`.
+    Communication that already overlaps with backward. A list of sizes (`bucket_cap_mb_list`) is left alone. A size that
+    the script chose stays, unless the strategy sets `override = true`.
 
     ## Numerics
     Reordered: other buckets may add the ranks' gradients in another order. Two ranks give equal bits.
@@ -90,19 +90,19 @@ class DdpSettings(Technique):
     ## What it does
     Turns off `find_unused_parameters` once it has seen that the scan finds nothing: for `watch_steps` backwards every
     parameter gets its gradient on every rank, and no forward of the model has a branch that could skip a part later.
-    Then, between two steps, DDP gets a new reducer without the scan. On request it sets `gradient_as_bucket_view`
-    (gradients live where they are sent from) and `static_graph`.
+    Then, between two steps, DDP gets a new reducer without the scan. On request it also sets `gradient_as_bucket_view`
+    (gradients are stored in the buffers they are sent from) and `static_graph`.
 
     ## When it helps
-    The scan walks the autograd graph on the host before every backward, and exchanges a map of what was used, which
-    matters in models of many small operations. `gradient_as_bucket_view` saves a copy of all gradients, as much memory
-    as they take. Set together at 25 million parameters over 1 Gbit/s, view and static graph made no difference beyond
-    noise (2117 against 2169 ms, two gloo ranks, on a busy machine).
+    The scan walks the autograd graph on the host before every backward, and exchanges a map of the parameters that were
+    used, which matters in models of many small operations. `gradient_as_bucket_view` saves a copy of all gradients and
+    the memory it takes. With both set, 25 million parameters over 1 Gbit/s took 2117 ms with them and 2169 ms without,
+    no difference beyond noise (two gloo ranks, on a busy machine).
 
     ## When it does not
-    Models that do skip parts, and models whose forward has branches: hotloop cannot tell that all are always taken. Set
-    `assume_all_used = true` if you know it; if a parameter is skipped all the same, torch stops the training or a rank
-    hangs. `static_graph = true` promises torch that the graph never changes.
+    Models that do skip parts, and models whose forward has branches: hotloop cannot know that every part is always
+    used. Set `assume_all_used = true` if you know it; if a parameter is skipped all the same, torch stops the training
+    or a rank hangs. `static_graph = true` promises torch that the graph never changes.
 
     ## Numerics
     Reordered: without the scan DDP may regroup its buckets, and add the ranks' gradients in another order. Two ranks

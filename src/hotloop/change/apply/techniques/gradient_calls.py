@@ -29,15 +29,15 @@ class ForeachClipping(Technique):
     """
     ## What it does
     Calls `torch.nn.utils.clip_grad_norm_` and `clip_grad_value_` without the script's `foreach=False`: norms and
-    scaling of all gradients in a few calls, where torch has them for these tensors. A loop in the script is its own
-    code, which nothing outside can replace: write `torch.nn.utils.clip_grad_norm_(parameters, max_norm)` instead.
+    scaling of all gradients take a few calls, where torch supports that for these tensors. A loop in the script is its
+    own code, which hotloop cannot replace: write `torch.nn.utils.clip_grad_norm_(parameters, max_norm)` instead.
 
     ## When it helps
     Many small gradients, each of which otherwise costs several operators and their Python overhead. The probe after a
     run measures it on the tensors of that run.
 
     ## When it does not
-    Few large gradients are memory-bound either way. Calls that do not pass `foreach` use lists already.
+    Few large gradients, which are memory-bound either way. Calls that do not pass `foreach` use the list form already.
 
     ## Numerics
     Reordered: the same norms and the same factor; on a CPU the bits are the same.
@@ -87,16 +87,16 @@ class ZeroGradToNone(Technique):
     """
     ## What it does
     Where the script calls `zero_grad(set_to_none=False)`, sets gradients to None. Backward then writes them instead of
-    adding to zeros. If such a parameter gets none in a step, it gets zeros before the optimizer steps, as the script
-    asked.
+    adding to zeros. If such a parameter gets no gradient in a step, it gets zeros before the optimizer steps, as the
+    script requested.
 
     ## When it helps
-    It saves one pass that writes all gradients, one that reads them, and their memory between steps.
+    It saves a pass that writes all gradients, a pass that reads them, and their memory between steps.
 
     ## When it does not
-    A call without `set_to_none=False` does it already. Gradients that are parts of a larger buffer (apex, DeepSpeed,
-    DDP with `gradient_as_bucket_view`) and CUDA graphs need them to stay where they are. A script that reads `p.grad`
-    before backward finds None: check that first.
+    A call without `set_to_none=False` does this already. Gradients that are parts of a larger buffer (apex, DeepSpeed,
+    DDP with `gradient_as_bucket_view`), and CUDA graphs, which need gradients to stay where they are. A script that
+    reads `p.grad` before backward finds None: check for that first.
 
     ## Numerics
     Exact: zero plus a gradient is that gradient.
@@ -143,7 +143,7 @@ class ZeroGradToNone(Technique):
 
 
 class Release:
-    """Gradients that are set to None, and zeros in the place of those that do not come again."""
+    """Gradients that are set to None, and zeros in place of those that do not come again."""
 
     def __init__(self) -> None:
         self.windows = self.always = 0

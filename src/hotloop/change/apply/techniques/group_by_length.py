@@ -18,35 +18,34 @@ class GroupByLength(Technique):
     """
     ## What it does
     Changes the order of the training's samples: the shuffled order is cut into windows of `mega_batches` batches, each
-    window is sorted by length, cut into batches, and the batches are shuffled. Small data gets smaller windows, at
-    least four in an epoch (fewer only where they would hold less than two batches), because in a single window the same
-    samples would share a batch in every epoch. Every epoch has the same samples as before, each once, in another order
-    in each epoch; the sampler draws the numbers that it drew before. With a
-    DistributedSampler the windows span all ranks, so that at each step all ranks have batches of similar length.
-    Passes without gradients (validation) keep their order.
+    window is sorted by length and cut into batches, and the batches are shuffled. Small datasets get smaller windows,
+    at least four in an epoch (fewer only where a window would hold less than two batches), because in a single window
+    the same samples would share a batch in every epoch. Every epoch still has each sample once, in a different order
+    each time; the sampler draws the same random numbers as before. With a DistributedSampler the windows span all
+    ranks, so that at each step all ranks have batches of similar length. Passes without gradients (validation) keep
+    their order.
 
-    Lengths come from a list of the data set (`self.lengths`, or a list of sequences that agrees with the samples), else
-    from reading every sample once in a forked process, for at most `measure_s` seconds.
+    Lengths come from a list of the dataset (`self.lengths`, or a list of sequences that agrees with the samples), or
+    else from reading every sample once in a forked process, for at most `measure_s` seconds.
 
-    In a script of your own, `loader = hotloop.group_by_length(loader)` does the same, and
-    `sampler=hotloop.LengthGroupedSampler(lengths, batch_size)` where you know the lengths. The Transformers
-    Trainer has an option for it (`group_by_length=True`, in newer versions
-    `train_sampling_strategy="group_by_length"`).
+    In a script of your own, `loader = hotloop.group_by_length(loader)` does the same; if you know the lengths, so does
+    `sampler=hotloop.LengthGroupedSampler(lengths, batch_size)`. The Transformers Trainer has an option for it
+    (`group_by_length=True`, in newer versions `train_sampling_strategy="group_by_length"`).
 
     ## When it helps
-    Lengths vary, and `collate_fn` pads each batch to its longest sample. The share of padding before and after is
-    computed from the lengths, and stands in the report.
+    Lengths vary, and `collate_fn` pads each batch to its longest sample. The report shows the share of padding before
+    and after, computed from the lengths.
 
     ## When it does not
-    It refuses, with the reason: batches that are padded to a fixed length (pad to the longest first), batches with
-    little padding, samples of one length, a data set that cannot be measured in time, `shuffle=False`, sampling with
-    replacement, samplers and batch samplers of the script's own, and iterable data sets. On several ranks it needs a
-    DistributedSampler and a list of lengths, since every rank has to arrive at the same order. A step's time then
-    varies with its length, and a model that is compiled for fixed shapes meets more of them.
+    It refuses the following, and says why: batches that are padded to a fixed length (pad to the longest first),
+    batches with little padding, samples of one length, a dataset that cannot be measured in time, `shuffle=False`,
+    sampling with replacement, samplers and batch samplers of the script's own, and iterable datasets. On several ranks
+    it needs a DistributedSampler and a list of lengths, because every rank has to compute the same order. A step's time
+    then varies with its length, and a model that is compiled for fixed shapes sees more of them.
 
     ## Numerics
-    Resampled: other samples share a batch. The mean over a batch's tokens weighs each token by its batch, and batches
-    of short samples hold fewer of them. Compare the loss.
+    Resampled: samples are batched with different neighbors. The mean over a batch's tokens weighs each token by its
+    batch, and batches of short samples hold fewer tokens. Compare the loss.
     """
 
     id = "group-by-length"
@@ -121,20 +120,20 @@ class GroupByLength(Technique):
 
 
 def _why_not(loader: Any, context: Context) -> str | None:
-    """Why the order of this loader must stay, as far as can be told without reading samples."""
+    """Why the order of this loader must stay, as far as hotloop can see without reading samples."""
     from torch.utils import data as torch_data
 
     data: Any = torch_data
     sampler: Any = loader.sampler
     batches, kind = loader.batch_sampler, type(sampler)
     if loader._dataset_kind == 1:
-        return f"{type(loader.dataset).__name__} is iterable: its order is its own"
+        return f"{type(loader.dataset).__name__} is iterable: it defines its own order"
     if type(batches) is not data.BatchSampler:
         return "the loader has " + (
             "no batch sampler" if batches is None else f"a batch sampler of its own ({type(batches).__name__})"
         )
     if batches.sampler is not sampler:
-        return f"its order is changed already ({type(batches.sampler).__name__})"
+        return f"its order has already been changed ({type(batches.sampler).__name__})"
     if loader.batch_size == 1:
         return "a batch of one sample has no padding"
     if kind is data.DistributedSampler:
@@ -146,12 +145,12 @@ def _why_not(loader: Any, context: Context) -> str | None:
     if sampler.replacement or sampler.num_samples != len(sampler.data_source):
         return "the sampler draws with replacement, or not every sample"
     if context.world_size > 1:
-        return f"{context.world_size} ranks shuffle apart: without a DistributedSampler no rank knows the others' order"
+        return f"{context.world_size} ranks shuffle separately: without a DistributedSampler their orders differ"
     return None
 
 
 def _some_order(count: int, batch_size: int) -> list[int]:
-    """An order in which samples might come, for the share of padding: of all, or of as many as tell it well enough."""
+    """An order in which samples might come, for the share of padding: of all samples, or of enough to estimate it."""
     import torch
 
     from hotloop.change.apply.length_groups import LEAST_WINDOWS, MEGA_BATCHES

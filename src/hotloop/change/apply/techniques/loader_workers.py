@@ -1,4 +1,4 @@
-"""loader-workers: batches are made in other processes, beside the computation."""
+"""loader-workers: batches are made in other processes, alongside the computation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hotloop.core.sources import Arguments, WrittenArgument
 from hotloop.core.techniques import Applied, Context, Effect, NotApplicable, Setting, Stage, Technique
 
 MOST_WORKERS = 8
-"""What hotloop chooses by itself at most: more rarely help, and every one holds a copy of what it touches."""
+"""The most that hotloop chooses on its own: more rarely help, and each worker holds a copy of what it touches."""
 LOW_PRIORITY = 19
 """The niceness that gives way most; at 10 a third of the gain was seen that 19 gave."""
 
@@ -25,41 +25,41 @@ UNWRITTEN = "the workers' lower priority needs a worker_init_fn, forked workers 
 class LoaderWorkers(Technique):
     """
     ## What it does
-    Gives the training's DataLoader worker processes that live as long as the loader. The order of samples stays, and so
-    does every random draw of the main process: shuffling, dropout and the seeds of later passes match the script
-    without workers. Passes without gradients (validation) still load in the main process (`passes = "all"` changes
-    that), and so does a second iterator over the same loader while the first is active.
+    Gives the training's DataLoader worker processes that live as long as the loader. The order of samples stays the
+    same, and so does every random draw of the main process: shuffling, dropout and the seeds of later passes match the
+    script without workers. Passes without gradients (validation) still load in the main process (`passes = "all"`
+    changes that), and so does a second iterator over the same loader while the first is active.
 
     If the training's threads and the workers outnumber the cores, the workers run at a lower priority (`niceness`):
-    they fill the gaps of the computation, and take all cores while it waits for them. This applies to the script's own
+    they fill the gaps in the computation, and take all cores while it waits for them. This applies to the script's own
     workers too.
 
     Before it acts, hotloop reads a few samples in a temporary forked process (at most about 1 s, 10 s if a single
-    sample takes longer), and searches the data set for what a fork must not share.
+    sample takes longer), and searches the dataset for what a fork must not share.
 
     ## When it helps
-    The step waits for its batches while cores are free, or the wait is for storage: 16 samples of 5 ms each came at 74
-    to 89 a second without workers and at 378 with two (2 CPU cores, torch 2.13). On two cores that the training's two
-    threads fill (a transformer of 10 million parameters that tokenises as it goes), two workers saved nothing at the
-    same priority (step 431 to 490 ms, 433 to 466 without workers), but the step took 315 to 355 ms at the lowest one (3
-    runs each).
+    The step waits for its batches while cores are free, or loading waits for storage: 16 samples that took 5 ms each
+    arrived at 74 to 89 a second without workers and at 378 with two (2 CPU cores, torch 2.13). On two cores that the
+    training's two threads fill (a transformer of 10 million parameters that tokenizes as it goes), two workers saved
+    nothing at the same priority (step 431 to 490 ms, 433 to 466 without workers), but the step took 315 to 355 ms at
+    the lowest one (3 runs each).
 
     ## When it does not
-    All cores compute all the time: make the loading itself cheaper instead. If other programs want the cores, workers
-    of low priority come last (`niceness = 0` leaves them as they are). It refuses, with the reason:
+    All cores compute all the time: make the loading itself cheaper instead. If other programs want the cores,
+    low-priority workers come last (`niceness = 0` leaves their priority alone). It refuses the following, and says why:
 
     - an IterableDataset, which has to split itself among its workers;
-    - data pipes, and open files, databases, sockets and threads inside the data set;
+    - data pipes, and open files, databases, sockets and threads inside the dataset;
     - accelerator tensors in samples, and batches that cannot be sent between processes;
-    - a data set with its own random generator (every worker would repeat its draws), or whose reads set its attributes;
+    - a dataset with its own random generator (every worker would repeat its draws), or whose reads set its attributes;
     - a start method other than fork, if the script has no workers;
     - too little shared memory, and a sampler whose position is saved in checkpoints.
 
     If the script chose more workers than the strategy, they stay, unless the strategy sets `override = true`.
 
-    If the script changes the data set between passes, new workers get it, unless it has since opened something that a
-    fork must not share; within a pass, the main process loads the rest. Elements replaced inside a list, or writes to a
-    numpy array, go unnoticed.
+    If the script changes the dataset between passes, new workers get the changed one, unless it has since opened
+    something that a fork must not share; within a pass, the main process loads the rest. hotloop does not notice
+    elements replaced inside a list, or writes to a numpy array.
 
     ## Numerics
     Exact if reading and collating draw no random numbers, as seen from the states of torch, random and numpy around a
@@ -156,7 +156,7 @@ class LoaderWorkers(Technique):
 
 
 def _reads_of(loader: Any, memory: dict[str, Any]) -> Any:
-    """What reading samples does; known already for a loader that is built anew for every pass over the same data."""
+    """The effects of reading samples; already known for a loader that is rebuilt for every pass over the same data."""
     import weakref
 
     from hotloop.change.apply.loader_samples import fingerprint, read_samples
@@ -169,13 +169,13 @@ def _reads_of(loader: Any, memory: dict[str, Any]) -> Any:
     reads = read_samples(loader)
     try:
         memory["last"] = (weakref.ref(data), weakref.ref(collate), look, reads)
-    except TypeError:  # a list as data set takes no weak reference, and must not be kept alive
+    except TypeError:  # a list as dataset takes no weak reference, and must not be kept alive
         memory.pop("last", None)
     return reads
 
 
 def _choose(had: int, settings: Mapping[str, Value], context: Context) -> tuple[int, int]:
-    """Workers of each training process, and how much lower their priority is to be."""
+    """Workers of each training process, and by how much to lower their priority."""
     import torch
 
     asked, niceness = settings["num_workers"], settings["niceness"]
@@ -221,7 +221,7 @@ def _chosen_by_hand(loader: Any, settings: Mapping[str, Value], workers: int) ->
 
 
 def _refusal(loader: Any, method: str) -> str | None:
-    """Why this loader must not get workers, as far as can be told without reading samples."""
+    """Why this loader must not get workers, as far as hotloop can see without reading samples."""
     import multiprocessing
 
     from hotloop.change.apply.shareable import find_unshareable
@@ -383,7 +383,7 @@ def _allow_open_files() -> None:
 
 
 def _add_niceness(values: dict[str, Value], niceness: int) -> str:
-    """What to say of the workers' priority, empty where it is the usual one."""
+    """The workers' priority in words; empty where it is the usual one."""
     if niceness:
         values["niceness"] = niceness
     return f", {_LOWER}" if niceness else ""

@@ -31,18 +31,18 @@ class Accumulation(Technique):
     Ranks exchange gradients once a step. In your own loop, use `hotloop.train.accumulate.micro_batches`.
 
     ## When it helps
-    The whole batch's activations do not fit: their peak becomes that of one micro-batch. Compared with four small
-    steps, 4 parts save 3 of 4 exchanges between ranks; on two gloo ranks that share two cores, each saved exchange of
-    3.2 MB was worth 5.1 to 6.2 ms (3 to 5 interleaved pairs).
+    The whole batch's activations do not fit: the peak becomes that of one micro-batch. Compared with four small steps,
+    4 parts save 3 of 4 exchanges between ranks; on two gloo ranks that share two cores, each saved exchange of 3.2 MB
+    saved 5.1 to 6.2 ms (3 to 5 interleaved pairs).
 
     ## When it does not
-    It does not cure low utilisation: smaller matrices compute less per second. It saves no parameters, gradients or
-    optimizer state. Losses that are not a mean over samples, BatchNorm and contrastive losses see the part, not the
-    batch.
+    It does not cure low utilization: smaller matrices compute less per second. It saves no memory for parameters,
+    gradients or optimizer state. Losses that are not a mean over samples, BatchNorm and contrastive losses see the
+    micro-batch, not the batch.
 
     ## Numerics
-    Reordered for a mean loss over samples: the same sum in another order. A mean over tokens with padding is not the
-    same, because parts are weighted by samples.
+    Reordered for a mean loss over samples: the same sum in another order. A mean over tokens with padding changes,
+    because parts are weighted by samples.
     """
 
     id = "accumulation"
@@ -65,19 +65,19 @@ class Accumulation(Technique):
 class NoSyncAccumulation(Technique):
     """
     ## What it does
-    Lets DistributedDataParallel keep gradients local for all micro-batches of a step but the last. All ranks together
-    learn the number of micro-batches from the first steps. A step that comes early (the last, shorter one of an epoch)
-    finds its gradients averaged too: they are exchanged before clipping, unscaling or the step uses them.
+    Lets DistributedDataParallel keep gradients local for all micro-batches of a step except the last. From the first
+    steps, all ranks together learn the number of micro-batches. If a step comes early (the last, shorter one of an
+    epoch), its gradients are averaged too: they are exchanged before clipping, unscaling or the step uses them.
 
     ## When it helps
     Accumulation without `no_sync()`: with k micro-batches, k-1 exchanges of all gradients are saved. On two gloo ranks
-    that share two cores, each saved exchange of 3.2 MB was worth 5.1 to 6.2 ms (3 to 5 interleaved pairs).
+    that share two cores, each saved exchange of 3.2 MB saved 5.1 to 6.2 ms (3 to 5 interleaved pairs).
 
     ## When it does not
     One backward per step. Scripts that read or change gradients by hand (`.grad`), or clip after every micro-batch:
-    they would see one rank's gradients. Communication hooks (but compress-gradients, which then compresses the sum once
-    per step), hooks on parameters, sparse gradients, `join()`, and `find_unused_parameters` (unless ddp-settings turns
-    it off). Code that is imported later and uses gradients between micro-batches would see local ones.
+    they would see one rank's gradients. Communication hooks (except compress-gradients, which then compresses the sum
+    once per step), hooks on parameters, sparse gradients, `join()`, and `find_unused_parameters` (unless ddp-settings
+    turns it off). Code that is imported later and uses gradients between micro-batches would see local gradients.
 
     ## Numerics
     Reordered: the same sum of gradients, first over micro-batches, then over ranks.
@@ -152,7 +152,7 @@ class NoSyncAccumulation(Technique):
         return None
 
     def forecast(self, analysis: Analysis, settings: Mapping[str, Value]) -> Saving | None:
-        """The exposed communication of every synchronisation but one. Waiting for another rank may come back at the one
+        """The exposed communication of every synchronization but one. Waiting for another rank may come back at the one
         that stays: the low end is therefore the rank that waits least."""
         exposed = [rank.ddp.exposed_comm_ns for rank in analysis.ranks if rank.ddp is not None]
         known = [one for one in exposed if one is not None]

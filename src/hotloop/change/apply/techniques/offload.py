@@ -24,8 +24,8 @@ class ActivationOffload(Technique):
 
     ## When it does not
     On a CPU there is nowhere to offload to. The copies do not overlap with computation: at 25 GB/s a gigabyte costs 40
-    ms each way. Compiled models save their activations inside the graph, out of reach, and nn.DataParallel on several
-    GPUs saves them in its own threads.
+    ms each way. Compiled models save their activations inside the graph, where hotloop cannot reach them, and
+    nn.DataParallel on several GPUs saves them in its own threads.
 
     ## Numerics
     Exact: the same bits come back.
@@ -58,7 +58,7 @@ class ActivationOffload(Technique):
 
 
 def offload(model: Any, least_bytes: int, pin_memory: bool) -> Any:
-    """Run the model's forward with saved tensors in host memory; answers what takes it back."""
+    """Run the model's forward with saved tensors in host memory; returns a function that undoes it."""
     import torch
     from torch.autograd.graph import saved_tensors_hooks
 
@@ -94,13 +94,13 @@ class OptimizerStateOffload(Technique):
     so that forward and backward can use its memory. Parameters and gradients stay where they are.
 
     ## When it helps
-    Memory peaks in forward or backward and the state is large in comparison: Adam's takes 8 bytes per float32 parameter
-    (202.5 MB at 25 million parameters).
+    Memory peaks in forward or backward, and the state is large in comparison: Adam's state takes 8 bytes per float32
+    parameter (202.5 MB at 25 million parameters).
 
     ## When it does not
-    The state crosses the bus twice a step and is back whole during the step. Guides say 20 to 30 % slower for offload
-    in general; hotloop has not measured it on a GPU. With several ranks, zero-optimizer saves more, for less. On a CPU
-    there is nothing to move.
+    The state crosses the bus twice a step, and is on the accelerator in full during the step. Guides report that
+    offloading in general makes training 20 to 30 % slower; hotloop has not measured it on a GPU. With several ranks,
+    zero-optimizer saves more and costs less. On a CPU there is nothing to move.
 
     ## Numerics
     Exact: bytes are copied there and back.

@@ -23,9 +23,9 @@ class FusedOptimizer(Technique):
 
     ## When it does not
     Parameters that are not floating point or on a device without fused kernels, sparse gradients, an optimizer from
-    another library, or a subclass with its own step. The script's `capturable=True` and `differentiable=True` stay; so
-    do `fused=False` and any `foreach`, unless the strategy sets `override = true`. Sparse gradients that only appear in
-    training turn it off again.
+    another library, or a subclass with its own step. The script's `capturable=True` and `differentiable=True` are left
+    alone; so are `fused=False` and any `foreach`, unless the strategy sets `override = true`. If sparse gradients first
+    appear during training, the fused form is turned off again.
 
     ## Numerics
     Reordered: the same formula, with intermediate results kept in registers.
@@ -74,9 +74,9 @@ class ForeachOptimizer(Technique):
     script turned it off, which takes `override = true`.
 
     ## When it does not
-    Where the fused form exists it is faster. Temporary lists need memory for one more copy of the parameters. A tensor
-    learning rate, sparse gradients and optimizers with their own step are left alone. So are the script's
-    `foreach=False` and `fused=False`, unless the strategy sets `override = true`.
+    Where the fused form exists it is faster. Temporary lists need memory for one more copy of the parameters. A
+    learning rate that is a tensor, sparse gradients and optimizers with their own step are left alone. So are the
+    script's `foreach=False` and `fused=False`, unless the strategy sets `override = true`.
 
     ## Numerics
     Reordered: the same formula, with factors combined in another order for some optimizers (NAdam).

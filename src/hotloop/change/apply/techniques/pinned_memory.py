@@ -19,17 +19,17 @@ class PinnedMemory(Technique):
     device does the copy before the work that needs it.
 
     ## When it helps
-    The device timeline shows copies from pageable memory that no kernel hides. Not measured by this project yet: it
-    needs an accelerator.
+    The device timeline shows copies from pageable memory that do not overlap with kernels. This project has not
+    measured it yet: that takes an accelerator.
 
     ## When it does not
-    Without an accelerator there is nothing to copy to: not applicable. Batches that are on the accelerator already
-    cannot be pinned, and workers that are not forked may send such. Batches of a few kilobytes copy in microseconds
-    either way. Without workers, pinning runs in the main process and costs a copy there: such a loader stays as it is.
-    The host cannot page pinned memory out.
+    Without an accelerator there is nothing to copy to: not applicable. Batches that are already on the accelerator
+    cannot be pinned, and workers that are not forked may send such batches. Batches of a few kilobytes copy in
+    microseconds either way. Without workers, pinning runs in the main process and costs a copy there, so such a loader
+    is left alone. The host cannot page pinned memory out.
 
-    `non_blocking` acts on the script's own copies from pinned batches and needs `hotloop run`; by API your loop can set
-    it itself. Do not use it with a script that overwrites a batch on the host right after copying it.
+    `non_blocking` changes the script's own copies from pinned batches and needs `hotloop run`; with the API, your loop
+    can set it itself. Do not use it with a script that overwrites a batch on the host right after copying it.
 
     ## Numerics
     Exact: the same bytes.

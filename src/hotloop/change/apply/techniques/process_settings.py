@@ -1,4 +1,4 @@
-"""matmul-precision, thread-count, expandable-segments and gc-freeze: settings of the whole process."""
+"""matmul-precision, thread-count, expandable-segments and gc-freeze: settings of the entire process."""
 
 from __future__ import annotations
 
@@ -110,26 +110,26 @@ VARIABLE = "OMP_NUM_THREADS"
 class ThreadCount(Technique):
     """
     ## What it does
-    Calls `torch.set_num_threads(torch_threads)` before the script's own code, and sets OMP_NUM_THREADS for the other
-    libraries of the process, unless it is set. A number in the strategy overrides OMP_NUM_THREADS. Without one, hotloop
-    divides the cores of the process (the smaller of affinity and the container's quota) by the ranks of the host, and
-    leaves what OMP_NUM_THREADS chose.
+    Calls `torch.set_num_threads(torch_threads)` before the script's own code runs, and sets OMP_NUM_THREADS for the
+    other libraries of the process, unless it is set already. A number in the strategy overrides OMP_NUM_THREADS.
+    Without a number, hotloop divides the cores of the process (the smaller of affinity and the container's quota) by
+    the ranks of the host, and keeps the number that OMP_NUM_THREADS chose.
 
-    `torch.set_num_threads` in the script stays, and the report shows it. With `override = true`, every such call sets
-    the strategy's number instead; in a DataLoader worker (its `worker_init_fn`) it leaves the one thread that torch
-    gives a worker.
+    A call of `torch.set_num_threads` in the script stays, and the report shows it. With `override = true`, every such
+    call sets the strategy's number instead; in a DataLoader worker (its `worker_init_fn`) it leaves the one thread that
+    torch gives a worker.
 
     ## When it helps
     More compute threads than cores: the threads of an operator meet at a barrier, and some wait for a core while the
     others spin. The rule `oversubscription` has a probe that times this model's own operators with both numbers. In
-    containers, torch counts the cores of the host, not those of the quota. torchrun sets one thread per rank if nothing
-    is set, which leaves cores idle in CPU training.
+    containers, torch counts the cores of the host, not those of the quota. torchrun sets one thread per rank unless
+    OMP_NUM_THREADS is set, which leaves cores idle in CPU training.
 
     ## When it does not
-    Trainings on an accelerator hardly use these threads. Small operators run on one thread whatever the number.
+    Training on an accelerator hardly uses these threads. Small operators run on one thread whatever the number.
 
     ## Numerics
-    Reordered: sums are split over another number of threads.
+    Reordered: sums are split over a different number of threads.
     """
 
     id = "thread-count"
@@ -234,13 +234,13 @@ class ExpandableSegments(Technique):
     segment whenever no free block is large enough. The rest of the variable stays.
 
     ## When it helps
-    Batches of many sizes, where much memory is reserved and little allocated, allocations fail and are retried
+    Batches of many sizes, where much memory is reserved and little is allocated, allocations fail and are retried
     (`allocator-thrash`), or the training runs out of memory although enough is free. Not measured here yet.
 
     ## When it does not
     CPU training: nothing reads the variable. Shapes that repeat: there is nothing to gain. `backend:cudaMallocAsync`
-    does not support it. If the variable already mentions expandable segments, that stays. By API it comes too late: the
-    allocator reads it once.
+    does not support it. If the variable already mentions expandable segments, it is left alone. Through the API it
+    comes too late: the allocator reads the variable once.
 
     ## Numerics
     Exact: other addresses, the same values.
@@ -286,24 +286,24 @@ YOUNG_GENERATION = 1
 class GcFreeze(Technique):
     """
     ## What it does
-    After `warmup_steps` steps, collects garbage once and calls `gc.freeze()`: later collections skip what is alive then
-    (data set, model, libraries). With `every`, automatic collections are off from then on, and one runs after every so
-    many steps, the same one on every rank. With `remove_explicit`, `gc.collect()` in the script collects young objects
-    only, where it is called through the module.
+    After `warmup_steps` steps, collects garbage once and calls `gc.freeze()`: later collections skip everything that is
+    alive then (dataset, model, libraries). With `every`, automatic collection is off from then on, and a collection
+    runs every `every` steps, at the same step on every rank. With `remove_explicit`, `gc.collect()` in the script
+    collects young objects only, where it is called through the module.
 
     ## When it helps
-    Data sets held as Python objects: a full collection visits each of them, again and again, and frees next to nothing.
-    With 100,000 small objects in a list a full collection takes 85 ms, less than 0.1 ms once they are frozen (Python
-    3.11 on one core of an AMD EPYC, least of 7). With several ranks, each pauses at a different moment and all wait;
-    `every` makes them pause together.
+    Datasets held as Python objects: a full collection visits each object, again and again, and frees next to nothing.
+    With 100,000 small objects in a list, a full collection takes 85 ms, and less than 0.1 ms once they are frozen
+    (Python 3.11 on one core of an AMD EPYC, least of 7). With several ranks, each pauses at a different moment and the
+    others wait; `every` makes them pause together.
 
     ## When it does not
-    Programs whose garbage is in the frozen part: cycles that die later are never freed. With `every`, a program that
-    makes large reference cycles in each step holds them until then; watch the memory. Scripts that freeze or disable
-    collection themselves keep what they chose.
+    Programs with garbage in the frozen part: cycles that die later are never freed. With `every`, a program that
+    creates large reference cycles in each step holds them until the next collection; watch the memory. Scripts that
+    freeze or disable collection themselves keep their own setting.
 
     ## Numerics
-    Exact: no number of the training changes. Only code that relies on early finalisers would notice.
+    Exact: no number of the training changes. Only code that relies on finalizers running early would notice.
     """
 
     id = "gc-freeze"

@@ -40,9 +40,9 @@ class ActivationCheckpointing(Technique):
     Keeps only the inputs of each repeated block and recomputes the rest in backward (non-reentrant, random numbers
     restored). `policy = "matmuls"` keeps the results of matrix products, convolutions and attention, and recomputes the
     cheap rest. `budget` is the share of the blocks that keep their activations: the others are recomputed, early ones
-    first, since what later ones kept is gone when backward comes to them. In a compiled model, the compiler chooses
-    what to keep. A transformers model uses its own switch where all blocks are recomputed; `use_cache` is always off
-    while it trains.
+    first, because the activations of later blocks are free again by the time backward reaches the early ones. In a
+    compiled model, the compiler chooses what to keep. A transformers model uses its own switch where all blocks are
+    recomputed; `use_cache` is always off while it trains.
 
     ## When it helps
     Memory is full, and a larger batch or model has to fit. Six transformer blocks kept 46 of 188 MB of activations.
@@ -52,9 +52,9 @@ class ActivationCheckpointing(Technique):
     ## When it does not
     It never makes a step faster by itself: recomputing all blocks of a 10 million parameter transformer took 25 % more
     time in float32 (340 instead of 273 ms). Blocks that change buffers (batch norm) or their arguments, or draw Python
-    random numbers, would do so twice, so they are left alone. So are a model that checkpoints itself and one in
-    nn.DataParallel on several GPUs. A budget counts blocks: where they differ in size, or much is kept outside of them,
-    other than that share of the activations is kept.
+    random numbers, would do so twice, so they are left alone. So are a model that checkpoints itself and a model in
+    nn.DataParallel on several GPUs. A budget counts blocks: where they differ in size, or where much is kept outside of
+    them, the share of the activations that is kept differs from the budget.
 
     ## Numerics
     Exact: the same operators run again with the same random numbers. A compiled model may be fused differently.
@@ -193,7 +193,7 @@ def _switch_transformers(model: Any) -> Effect:
 def _switch_caches_off(model: Any) -> tuple[Callable[[], None], str]:
     """Models of transformers fill a cache for generating text, which a block would fill again when it is recomputed.
 
-    Answers what takes it back, and what to say of it.
+    Returns a function that undoes it, and what to report about it.
     """
     configs: dict[int, Any] = {id(one): one for one in (getattr(part, "config", None) for part in model.modules())}
     switched = [one for one in configs.values() if getattr(one, "use_cache", None) is True]
@@ -219,7 +219,7 @@ class KeepActivations(Technique):
     transformers model.
 
     ## When it helps
-    Memory is far from full. Backward then saves one more forward of the checkpointed parts: with all blocks of a 10
+    Memory is far from full. Backward then skips another forward of the checkpointed parts: with all blocks of a 10
     million parameter transformer checkpointed, the step took 340 instead of 273 ms in float32, 215 instead of 169 ms
     under bf16 (torch 2.13, one CPU core).
 
@@ -228,9 +228,9 @@ class KeepActivations(Technique):
     several times the activation memory. Inside compiled code, the compiler decides.
 
     ## Numerics
-    Exact. Resampled if the script passed `preserve_rng_state=False`: its recomputation drew other dropout masks than
-    its forward. A reentrant call none of whose inputs needs a gradient stays: its parameters are not trained. Batch
-    norm inside a checkpoint counted every batch twice in its running statistics, and now counts it once.
+    Exact. Resampled if the script passed `preserve_rng_state=False`: its recomputation drew different dropout masks
+    than its forward. A reentrant call stays if none of its inputs needs a gradient: its parameters are not trained.
+    Batch norm inside a checkpoint counted every batch twice in its running statistics, and now counts it once.
     """
 
     id = "keep-activations"

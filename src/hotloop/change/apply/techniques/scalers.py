@@ -18,8 +18,8 @@ USUAL_INTERVAL = 2000
 class CalmerScaler(Technique):
     """
     ## What it does
-    Sets `growth_interval`, and `init_scale` if you give it, of the script's GradScaler when it is built. Without
-    settings, an interval below torch's own 2000 is raised to that. A number in the strategy is set as it is, and the
+    Sets `growth_interval`, and `init_scale` if you give it, on the script's GradScaler when it is created. Without
+    settings, an interval below torch's own 2000 is raised to 2000. A number in the strategy is used as it is, and the
     report shows what the script had chosen.
 
     ## When it helps
@@ -29,11 +29,11 @@ class CalmerScaler(Technique):
 
     ## When it does not
     bfloat16 and float32 need no scaler at all (`drop-scaler`). Skips in the first steps are how the scaler finds its
-    factor; a smaller `init_scale` avoids a few of them, once. A loaded checkpoint restores the interval with which it
-    was saved. Overflows that come from the model itself stay.
+    factor; a smaller `init_scale` avoids a few of them, once. A loaded checkpoint restores the interval that it was
+    saved with. Overflows that come from the model itself remain.
 
     ## Numerics
-    Lossy: steps that would be skipped are made, so training takes another path. A smaller factor loses more of the
+    Lossy: steps that would be skipped are taken, so training follows another path. A smaller factor loses more of the
     smallest gradients.
     """
 
@@ -96,24 +96,24 @@ TORCHS_OWN = ("torch.amp.grad_scaler", "torch.cuda.amp.grad_scaler", "torch.cpu.
 class DropScaler(Technique):
     """
     ## What it does
-    Makes the script's GradScaler behave as if built with `enabled=False`: `scale`, `unscale_` and `update` do nothing,
-    `step` steps. Its `state_dict()` stays that of an enabled scaler, so the script can load checkpoints without
-    hotloop. Until the scaler's first update, hotloop checks at every forward what autocast computes in: it acts only if
-    none was in float16 on an accelerator, from the next scaled loss on.
+    Makes the script's GradScaler behave as if it were created with `enabled=False`: `scale`, `unscale_` and `update` do
+    nothing, `step` steps. Its `state_dict()` stays that of an enabled scaler, so the script can load checkpoints
+    without hotloop. Until the scaler's first update, hotloop checks at every forward which dtype autocast computes in.
+    It acts only if none was float16 on an accelerator, starting with the next scaled loss.
 
     ## When it helps
     A scaler with bfloat16 or float32, which have the same range of exponents: it walks over all gradients, and makes
-    the host wait for the answer before every step. The rule `loss-scaler-overhead` measures its cost. On a CPU, a
+    the host wait for the result before every step. The rule `loss-scaler-overhead` measures its cost. On a CPU, a
     float16 training whose scaler skips steps.
 
     ## When it does not
     float16 on an accelerator needs its scaler: it is kept. It is also kept if the dtype cannot be seen (autocast inside
     the model's own forward), or if it is not torch's own GradScaler (FSDP's sharded one). If the script passes the
-    scaler to something that asks `is_enabled()`, the answer is no from then on.
+    scaler to something that asks `is_enabled()`, the result is False from then on.
 
     ## Numerics
-    Reordered with bfloat16 and float32: the same gradients but for rounding if the scale is no power of two. Steps that
-    it would skip are made. Lossy with float16 on a CPU: small gradients become zero.
+    Reordered with bfloat16 and float32: the same gradients, except for rounding if the scale is not a power of two.
+    Steps that it would skip are taken. Lossy with float16 on a CPU: small gradients become zero.
     """
 
     id = "drop-scaler"
@@ -259,7 +259,7 @@ class _State:
 
 
 def _watch_scale(scaler: Any, look: Callable[[], bool]) -> Callable[[], None]:
-    """Call ``look()`` before every ``scaler.scale`` until it answers True; answers what ends it before."""
+    """Call ``look()`` before every ``scaler.scale`` until it returns True; returns a function that stops it earlier."""
     watched = _Scale(scaler, look)
     object.__setattr__(scaler, "scale", watched)
     return watched.end

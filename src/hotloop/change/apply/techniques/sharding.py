@@ -26,10 +26,10 @@ class Fsdp2(Technique):
     ## When it does not
     Models that fit: all-gathering the parameters twice a step costs more than one all-reduce of gradients. Process
     memory may not fall at once (the same test saw no smaller resident set). An unmodified script builds its optimizer
-    over whole parameters, and often wraps the model itself: it is not applied from outside.
+    over unsharded parameters, and often wraps the model itself, so hotloop does not apply this from outside.
 
     ## Numerics
-    Reordered: gradients are reduced in other pieces. Lossy with `param_dtype` or `reduce_dtype` below float32.
+    Reordered: gradients are reduced in different pieces. Lossy with `param_dtype` or `reduce_dtype` below float32.
     """
 
     id = "fsdp2"
@@ -78,7 +78,7 @@ class Fsdp2(Technique):
             return NotApplicable(why=f"torch {torch.__version__} has no fully_shard")
 
         if not dist.is_available() or not dist.is_initialized():
-            return NotApplicable(why="torch.distributed is not initialised")
+            return NotApplicable(why="torch.distributed is not initialized")
         if dist.get_world_size() == 1:
             return NotApplicable(why="there is only one rank")
         if any(isinstance(module, nn.parallel.DistributedDataParallel) for module in model.modules()):
@@ -139,20 +139,20 @@ NEEDS_ALL = ("LBFGS", "SparseAdam")
 class ZeroOptimizer(Technique):
     """
     ## What it does
-    Puts torch's `ZeroRedundancyOptimizer` in the optimizer's place: each rank updates its share of the parameters and
+    Replaces the optimizer with torch's `ZeroRedundancyOptimizer`: each rank updates its share of the parameters and
     sends them to the others; it holds optimizer state for its share only. To save, call `consolidate_state_dict(to=0)`
-    on all ranks, then `state_dict()` on rank 0: the whole, ordinary state. Without that `state_dict()` refuses. A whole
-    state of the same optimizer loads on any number of ranks. hotloop's Trainer does this by itself.
+    on all ranks, then `state_dict()` on rank 0, which returns the full, ordinary state. Without that, `state_dict()`
+    refuses. The full state of the same optimizer loads on any number of ranks. hotloop's Trainer does this by itself.
 
     ## When it helps
-    Adam's state takes 8 bytes per float32 parameter; with N ranks each keeps about 8/N, in whole tensors: a large
-    single one is not cut. The step itself costs about 1/N as well.
+    Adam's state takes 8 bytes per float32 parameter; with N ranks each keeps about 8/N. Tensors are not split, so a
+    single large one stays on one rank. The step itself costs about 1/N as well.
 
     ## When it does not
-    It saves neither parameters, gradients nor activations, and adds an exchange of all parameters to every step. It
-    does not fit optimizers that look at all gradients at once, parameters of several types, closures that differ
-    between ranks, or gradients that differ between ranks. An unmodified script saves its optimizer on one rank, which
-    holds only a share: it is not applied from outside.
+    It saves no parameters, gradients or activations, and adds an exchange of all parameters to every step. It does not
+    fit optimizers that look at all gradients at once, parameters of several types, closures that differ between ranks,
+    or gradients that differ between ranks. An unmodified script saves its optimizer on one rank, which holds only a
+    share, so hotloop does not apply this from outside.
 
     ## Numerics
     Reordered: the same formula for each tensor, in other groups of tensors.

@@ -16,7 +16,7 @@ from hotloop.measure.bench.host import Host
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostCheck:
-    """``ask`` is pure but for files below the host's root. It gives one result, or several."""
+    """``ask`` is pure except for files below the host's root. It returns one result, or several."""
 
     id: str
     group: str
@@ -49,7 +49,7 @@ class ResultMaker:
         return self._make("unknown", "unknown", why, fix, {})
 
     def without_torch(self) -> MachineCheck:
-        """What cannot be found out without torch's own facts."""
+        """The result for a question that needs torch's own facts."""
         return self.unknown("torch could not be queried")
 
     def _make(self, status: Status, measured: str, why: str, fix: str, values: Mapping[str, Value]) -> MachineCheck:

@@ -68,7 +68,7 @@ def check_cpu_libraries(host: Host, answer: ResultMaker) -> MachineCheck:
     if blas in ("none", "eigen", "generic") or host.fact("torch", "onednn") is False:
         return answer.warning(
             measured,
-            why="matrix products or convolutions on the CPU run without an optimised library",
+            why="matrix products or convolutions on the CPU run without an optimized library",
             fix="install torch from its official wheels",
             **values,
         )

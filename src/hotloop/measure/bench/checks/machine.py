@@ -86,7 +86,7 @@ def check_quota(host: Host, answer: ResultMaker) -> MachineCheck:
     return answer.good(measured, quota_cores=quota)
 
 
-@machine_check("load", "cpu", "load by others")
+@machine_check("load", "cpu", "load by other programs")
 def check_load(host: Host, answer: ResultMaker) -> MachineCheck:
     words = (host.read("proc/loadavg") or "").split()
     cores = host.affinity_count
@@ -98,7 +98,7 @@ def check_load(host: Host, answer: ResultMaker) -> MachineCheck:
         return answer.warning(
             measured,
             why="other programs use the CPU: training is slower and timings are less reliable",
-            fix="find them with top; wait for their end or use another machine",
+            fix="find them with top; wait until they end or use another machine",
             load_ratio=round(load / cores, 3),
         )
     return answer.good(measured, load_ratio=round(load / cores, 3))
@@ -121,7 +121,7 @@ def check_frequency(host: Host, answer: ResultMaker) -> MachineCheck:
     if "powersave" in governors and not chooses:
         return answer.warning(
             measured,
-            why="this governor keeps the clock at its lowest",
+            why="this governor keeps the clock at its lowest rate",
             fix="cpupower frequency-set -g performance (needs root)",
         )
     if turbo_off:
@@ -134,7 +134,7 @@ def check_frequency(host: Host, answer: ResultMaker) -> MachineCheck:
 
 
 DEFAULT_SHM_BYTES = 64 << 20
-"""What container engines give when they are not told otherwise."""
+"""The default of container engines."""
 SMALL_SHM_BYTES = 1 * GIB
 
 

@@ -1,4 +1,4 @@
-"""Facts of the data's folder and of InfiniBand -> checks of where data lies, how fast it reads, of the ports."""
+"""Facts of the data's folder and of InfiniBand -> checks of where data is, how fast it reads, of the ports."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KINDS = {
     "cached": "{speed}/s from the page cache, which could not be dropped; {opened}",
     "unknown": "{speed}/s, from the storage or the page cache (the kernel does not report which); {opened}",
 }
-"""Where the bytes of a reading came from, the surest first, and how its speed is told."""
+"""Where the bytes of a reading came from, the most reliable first, and how its speed is described."""
 
 
 @machine_check("data-folder", "data", "data folder")
@@ -61,7 +61,7 @@ def check_read_speed(host: Host, answer: ResultMaker) -> MachineCheck:
     if reading.complaint and "did not finish" in reading.complaint:
         return answer.harmful(
             reading.complaint,
-            why="a DataLoader that reads here would hang as long",
+            why="a DataLoader that reads here would hang just as long",
             fix="check the mount and its server",
         )
     return _judge_speed(reading, answer)
@@ -139,7 +139,7 @@ def check_infiniband(host: Host, answer: ResultMaker) -> MachineCheck:
     if host.locked_soft_bytes is not None and 0 <= host.locked_soft_bytes < 64 << 20:
         return answer.warning(
             f"{measured}; only {format_bytes(host.locked_soft_bytes)} of memory may be locked",
-            why="the card needs locked memory; initialisation fails without it",
+            why="the card needs locked memory; initialization fails without it",
             fix="ulimit -l unlimited (docker run --ulimit memlock=-1)",
             **values,
         )

@@ -1,1 +1,1 @@
-"""What a probe of opportunities can measure; one part per file, found by name."""
+"""The measurements of a probe of opportunities; one part per file, found by name."""

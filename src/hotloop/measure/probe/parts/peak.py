@@ -21,7 +21,7 @@ FEWEST_ROUNDS = 5
 def measure_peaks(request: ProbeRequest, budget_s: float) -> dict[str, Any]:
     """FLOPs a second by element type; the fastest of all rounds, since a peak is a bound.
 
-    Of every floating-point type that the recorded products compute in; one that torch cannot multiply is absent.
+    Of every floating-point type that the recorded products compute in; types that torch cannot multiply are absent.
     """
     kinds = {DTYPES[name] for op in request.ops if op.name in PRODUCTS for name in op.dtypes if name in DTYPES}
     wanted = sorted((kind for kind in kinds if kind.is_floating_point), key=str)

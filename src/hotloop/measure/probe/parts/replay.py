@@ -163,7 +163,7 @@ def replay_ops(request: ProbeRequest, budget_s: float) -> dict[str, Any]:
 
 
 def _first_touch_ns_per_byte() -> float:
-    """What a byte of memory that is fresh from the system costs at its first use, beyond writing it."""
+    """The cost of a byte of memory fresh from the system at its first use, beyond writing it."""
     found = []
     for _ in range(3):
         fresh = torch.empty(FRESH_BYTES, dtype=torch.uint8)
@@ -174,7 +174,7 @@ def _first_touch_ns_per_byte() -> float:
 
 
 def _engine_ns() -> float:
-    """What one call of the autograd engine costs by itself: once a step in training, once an operator here."""
+    """The cost of one call of the autograd engine itself: once a step in training, once an operator here."""
     leaf = torch.zeros(1, requires_grad=True)
     out = leaf.view(1)
     seed = torch.ones(1)

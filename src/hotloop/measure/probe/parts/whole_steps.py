@@ -1,4 +1,4 @@
-"""A step's recorded forward operators -> whole passes of them: as they are, with larger batches, with other threads."""
+"""A step's recorded forward operators -> full passes of them: unchanged, with larger batches, with other threads."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MOST_CALLS = 3_000
 PASS_COPIES = 6
 """A pass keeps its inputs, outputs and gradients, once for each batch size."""
 LEAST_PASS_RATIO = 0.8
-"""Share of the calls that a pass has to hold to stand for the step."""
+"""Share of the calls that a pass has to hold to represent the step."""
 
 
 def order_calls(forward: Sequence[Operator]) -> list[Operator]:
@@ -112,9 +112,9 @@ BOTH_RATIO = 0.5
 
 
 def time_passes(request: ProbeRequest, budget_s: float) -> dict[str, Any] | None:
-    """Whole steps' forwards and backwards as they are and with twice the batch, taking turns; then with larger ones.
+    """Full steps' forwards and backwards unchanged and with twice the batch, taking turns; then with larger ones.
 
-    ns of a pass with the recorded batch and with twice of it; ``larger`` holds (factor, ns) for so many times the
+    ns of a pass with the recorded batch and with twice of it; ``larger`` holds (factor, ns) for that many times the
     batch.
 
     None where that cannot be: the batch is unknown, nothing is differentiated, too many calls, too much memory.
@@ -167,7 +167,7 @@ def _time_both(calls: Sequence[Operator], batch: int, deadline_s: float) -> dict
 def _time_larger(
     calls: Sequence[Operator], batch: int, factors: Sequence[int], double_ns: float, deadline_s: float
 ) -> list[tuple[int, int]]:
-    """(factor, ns of a pass) for so many times the batch, as far as the time reaches: each is made, run, and timed."""
+    """(factor, ns of a pass) for larger batches, as far as time allows: each is made, run, and timed."""
     found: list[tuple[int, int]] = []
     last_factor, last_ns = 2, float(double_ns)
     for factor in factors:
@@ -190,9 +190,9 @@ THREAD_ROUNDS = 8
 def time_threads(request: ProbeRequest, budget_s: float) -> dict[str, Any] | None:
     """A step's passes and its optimizer with the present number of threads and with as many as there are cores, in ns.
 
-    The optimizer is left out where it cannot be built; None where the passes cannot stand for the step.
+    The optimizer is left out where it cannot be built; None where the passes cannot represent the step.
 
-    Whole passes, with Python between the operators: threads go to sleep there and are woken late. The mean of all
+    Full passes, with Python between the operators: threads go to sleep there and are woken late. The mean of all
     rounds counts, unlike elsewhere: an unlucky round is what too many threads cost.
     """
     deadline_s = time.perf_counter() + budget_s
@@ -202,7 +202,7 @@ def time_threads(request: ProbeRequest, budget_s: float) -> dict[str, Any] | Non
         return None
     totals: dict[tuple[str, int], list[float]] = {}
     rounds = 0
-    # A team of threads is built anew when its size changes, so whole rounds take turns, after a warm-up each.
+    # A team of threads is rebuilt when its size changes, so full rounds take turns, after a warm-up each.
     while rounds < THREAD_ROUNDS and (rounds < 2 or time.perf_counter() < deadline_s):
         rounds += 1
         for threads in (present, cores):
@@ -228,7 +228,7 @@ def time_threads(request: ProbeRequest, budget_s: float) -> dict[str, Any] | Non
 
 
 def _pieces_for_threads(request: ProbeRequest) -> dict[str, Callable[[], object]]:
-    """What a step calls, by name; empty where its forward and backward cannot be passed through."""
+    """The calls of a step, by name; empty where its forward and backward cannot be passed through."""
     forward = [op for op in request.ops if not op.backward and op.computes]
     fits = sum(op.count * op.size_bytes for op in forward) * (PASS_COPIES // 2) <= request.memory_bytes
     count = sum(op.count for op in forward)

@@ -53,7 +53,7 @@ def _build_attributes(attributes: Mapping[str, str]) -> list[dict[str, Any]]:
 
 
 class _Collector:
-    """An OTLP endpoint. What it answers is read for the points that it refused, and for nothing else."""
+    """An OTLP endpoint. Its response is read for the points that it refused, and for nothing else."""
 
     def __init__(self, poster: Poster, headers: Mapping[str, str], resource: Mapping[str, str]) -> None:
         self._poster = poster
@@ -73,7 +73,7 @@ class _Collector:
 
 def open_otlp(where: str, variables: Mapping[str, str]) -> Sender:
     """``where`` is a base URL, as OTEL_EXPORTER_OTLP_ENDPOINT, and goes before the variables."""
-    base, source = (where, "what stands behind --export otlp=") if where else (variables.get(ENDPOINT), ENDPOINT)
+    base, source = (where, "the URL of --export otlp=") if where else (variables.get(ENDPOINT), ENDPOINT)
     url = (base or DEFAULT_ENDPOINT).rstrip("/") + "/v1/metrics"
     if not where and variables.get(METRICS_ENDPOINT):  # empty is as if it were not there
         url, source = variables[METRICS_ENDPOINT], METRICS_ENDPOINT
@@ -87,7 +87,7 @@ def open_otlp(where: str, variables: Mapping[str, str]) -> Sender:
 
 
 def _read_ms(variables: Mapping[str, str], name: str) -> float | None:
-    """Milliseconds as seconds; what is no positive whole number is as if it were not there."""
+    """Milliseconds as seconds; anything but a positive integer is treated as unset."""
     text = variables.get(name, "").strip()
     return int(text) / 1000 if text.isdecimal() and 0 < int(text) < 1 << 40 else None
 
@@ -98,14 +98,14 @@ def _read_pairs(variables: Mapping[str, str], name: str) -> list[tuple[str, str]
     for number, part in enumerate(filter(None, map(str.strip, variables.get(name, "").split(","))), 1):
         key, separator, value = (urllib.parse.unquote(one).strip() for one in part.partition("="))
         if not separator or not key.isascii() or not key or any(ord(one) < 32 for one in key + value):
-            raise UsageError(f"{name}: its part {number} is not KEY=VALUE; write key=value,key=value, percent-encoded")
+            raise UsageError(f"{name}: part {number} is not KEY=VALUE; write key=value,key=value, percent-encoded")
         pairs.append((key, value))
     return pairs
 
 
 TARGET = Target(
     id="otlp",
-    summary="OpenTelemetry: OTLP over HTTP as JSON; OTEL_* variables count",
+    summary="OpenTelemetry: OTLP over HTTP as JSON; OTEL_* variables apply",
     where="URL (default: OTEL_EXPORTER_OTLP_ENDPOINT)",
     open=open_otlp,
 )

@@ -47,7 +47,7 @@ def _escape(value: str) -> str:
 
 
 class _TextFile:
-    """A file that always holds one whole snapshot."""
+    """A file that always holds one complete snapshot."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -60,7 +60,7 @@ class _TextFile:
             raise SendFailed(error.strerror or type(error).__name__) from None
 
     def close(self) -> None:
-        """The file stays: its newest row's age tells that the run has ended."""
+        """The file stays: the age of its newest row shows that the run has ended."""
 
 
 class _Page:
@@ -96,7 +96,7 @@ class _Server(BoundedThreads, TCPServer):
         super().__init__(address, _Handler)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that goes away is no trouble of the training's terminal."""
+        """A client that goes away is not worth a message on the training's terminal."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -114,7 +114,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: Any) -> None:
-        """A scrape is no line on the training's terminal."""
+        """A scrape is not worth a line on the training's terminal."""
 
 
 def open_prometheus(where: str, variables: Mapping[str, str]) -> Sender:
@@ -137,7 +137,7 @@ def _check_file(where: str) -> Path:
             "which is what node_exporter's textfile collector reads"
         )
     if not path.parent.is_dir():
-        raise UsageError(f"--export prometheus={where}: there is no folder {path.parent}; make it first")
+        raise UsageError(f"--export prometheus={where}: there is no folder {path.parent}; create it first")
     return path
 
 

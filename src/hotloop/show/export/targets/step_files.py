@@ -81,8 +81,8 @@ def _varint(value: int) -> bytes:
 
 
 class _StepFile:
-    """A record a snapshot, unless nothing was trained since the one before; one that was not written whole is taken
-    back."""
+    """One record per snapshot, unless nothing was trained since the last one; a record that was not written in full
+    is removed again."""
 
     def __init__(self) -> None:
         self.file: BinaryIO | None = None

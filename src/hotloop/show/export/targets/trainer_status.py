@@ -1,4 +1,4 @@
-"""trainer-status: progress of a Kubeflow TrainJob (KEP-2779), to the server that the job's containers are told of."""
+"""trainer-status: progress of a Kubeflow TrainJob (KEP-2779), to the server that the job's containers are given."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def build_status(snapshot: Snapshot) -> dict[str, Any]:
 
 
 class _Server:
-    """The status endpoint of the job. The token is read anew each time: Kubernetes replaces it within the hour."""
+    """The status endpoint of the job. The token is read again each time: Kubernetes replaces it within the hour."""
 
     def __init__(self, poster: Poster, token: Path) -> None:
         self._poster = poster
@@ -77,7 +77,7 @@ def open_trainer_status(where: str, variables: Mapping[str, str]) -> Sender:
 
 TARGET = Target(
     id="trainer-status",
-    summary="Kubeflow: progress and remaining time of the TrainJob; on by itself where the variables are set",
+    summary="Kubeflow: progress and remaining time of the TrainJob; enabled automatically where the variables are set",
     where="URL (default: KUBEFLOW_TRAINER_SERVER_URL)",
     open=open_trainer_status,
     is_asked=lambda variables: bool(variables.get(SERVER) and variables.get(TOKEN)),

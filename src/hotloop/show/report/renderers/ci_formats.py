@@ -60,7 +60,7 @@ def _property(text: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JunitCase:
-    """What a CI system shows as a test: ``outcome`` is passed, failure or skipped, ``kind`` the word for a failure."""
+    """A test as a CI system shows it: ``outcome`` is passed, failure or skipped, ``kind`` the word for a failure."""
 
     id: str
     outcome: str = "passed"
@@ -291,7 +291,7 @@ def relative_path(file: str, root: str) -> str | None:
 
 
 def manual_of(judged_id: str) -> str:
-    """What a check of this id judges, for formats that describe their rules."""
+    """The subject of a check of this id, for formats that describe their rules."""
     if judged_id.startswith("phase/"):
         phase = judged_id.removeprefix("phase/")
         return f"Mean time per step of the phase {phase}, as a fraction of the baseline's step."

@@ -17,7 +17,7 @@ from hotloop.show.report.plots import draw_bars, draw_lines
 from hotloop.show.report.text import below_folder, blank_controls
 
 TITLE_LENGTH = 66
-"""Characters of a finding's title; this many fit two lines of a narrow screen. The rest stands below it."""
+"""Characters of a finding's title; this many fit two lines of a narrow screen. The rest goes below it."""
 CLAUSES = re.compile(r"; |: |, (?=\D)| (?=\()| (?=because )| (?=and )")
 """Where a title may end."""
 
@@ -83,7 +83,7 @@ def draw_html(document: Document, surface: Surface) -> str:
 
 def _embed_json(document: Document) -> str:
     """The report's JSON with every character escaped that HTML could read as markup."""
-    # The tables of a trace stand on the page; the script draws none of them.
+    # The tables of a trace are part of the page; the script draws none of them.
     data = {key: value for key, value in document.data().items() if key != "trace"}
     try:
         text = json.dumps(data, allow_nan=False, separators=(",", ":"))
@@ -95,7 +95,7 @@ def _embed_json(document: Document) -> str:
 
 
 def _group_sections(sections: Sequence[Section]) -> list[tuple[str, str, list[Section]]]:
-    """(title, anchor, sections) of each group, which stands where its last section stands."""
+    """(title, anchor, sections) of each group, which is placed where its last section is."""
     groups: dict[str, list[Section]] = {}
     for number, section in enumerate(select(sections, Detail.FULL)):
         key = section.group or section.title or f" {number}"
@@ -107,7 +107,7 @@ def _group_sections(sections: Sequence[Section]) -> list[tuple[str, str, list[Se
 
 
 def _find_answers(document: Document) -> list[Row]:
-    """What the first finding says of the place, the act and the forecast, to stand beside the verdict."""
+    """The first finding's place, fix and forecast, to show next to the verdict."""
     blocks = (block for section in select(document.sections, Detail.BRIEF) for block in section.blocks)
     first = next((block for block in blocks if isinstance(block, Card)), None)
     return [] if first is None else [row for row in first.rows if row.leads]

@@ -152,7 +152,7 @@ def _table(header: Sequence[str], rows: Sequence[Sequence[str]], left: frozenset
 
 
 def _fold(title: str, parts: Iterable[str]) -> str:
-    """Folded parts under a title, which is HTML: Markdown's escapes would be read as they stand."""
+    """Folded parts under a title, which is HTML: Markdown's escapes would be shown literally."""
     summary = re.sub(r"([@#])(?=\w)", r"\1<!-- -->", escape(clean(title), quote=False))
     return f"<details><summary>{summary}</summary>\n\n{_join(parts)}\n\n</details>"
 

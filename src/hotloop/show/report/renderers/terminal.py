@@ -83,7 +83,7 @@ class Page:
         self.lines.append(_style(parts))
 
     def paragraph(self, *parts: Span, head: str = "", tone: str = "dim", hang: int = 0) -> None:
-        """Parts broken to the width behind ``head``, under which further lines are indented, ``hang`` columns more."""
+        """Parts broken to the width after ``head``; further lines are indented below it, by ``hang`` columns more."""
         room = max(20, self.width - len(head) - hang)
         for i, line in enumerate(self.wrap(_style(parts), room)):
             self.lines.append(_style((Span(head, tone) if i == 0 else Span(" " * (len(head) + hang)),)) + line)
@@ -91,7 +91,7 @@ class Page:
 
 @renderer("terminal", "text for a terminal or a log", suffix=".txt")
 def draw_terminal(document: Document, surface: Surface) -> str:
-    """The report as text ending in a newline; colours only where the surface has them."""
+    """The report as text ending in a newline; colors only where the surface has them."""
     from io import StringIO
 
     from rich.console import Console
@@ -331,7 +331,7 @@ def _table_width(widths: Sequence[int]) -> int:
 
 
 def _fit_name(name: str, width: int, page: Page, table: Table) -> list[str]:
-    """A name in the lines that it takes: words are broken, an operator with its shapes is told apart by its beginning,
+    """A name in the lines that it takes: words are broken, an operator with its shapes is recognizable by its start,
     files and kernels by their ends as well."""
     import textwrap
 

@@ -27,7 +27,7 @@ Draw = Callable[[Sequence[Row]], list[Block]]
 
 
 def describe_benchmark(result: BenchmarkResult, surface: Surface) -> Document:
-    """What was measured, on which machine; a section for each table, with its plots before it."""
+    """The measurements and their machine; a section for each table, with its plots before it."""
     facts = [
         f"{head_of(name)} {format_scalar(name, value)}"
         for name, value in (*result.machine.items(), *result.facts.items())
@@ -108,7 +108,7 @@ _DRAW: Mapping[str, list[Draw]] = {
     ],
     "loader": [
         _bars(
-            "batches per second (grey: the current loader)",
+            "batches per second (gray: the current loader)",
             "batches_per_s",
             _name_arm,
             lambda row: "base" if row.get("present") else "own",

@@ -34,7 +34,7 @@ REST_TEXT = {"compute": "own work", "copies": "copies", "idle": "nothing ran"}
 
 
 def describe_comparison(comparison: Comparison, surface: Surface) -> Document:
-    """Warnings, the whole change, its terms by size, and the kernels and operators that changed most."""
+    """Warnings, the total change, its terms by size, and the kernels and operators that changed most."""
     lead, step, device = comparison.lead, comparison.step, comparison.device
     unit = choose_unit(max(lead.before_ns, lead.after_ns))
     intro = [
@@ -158,7 +158,7 @@ def _term_row(term: DiffTerm, unit: TimeUnit, names: dict[str, str]) -> tuple[st
 
 
 def _list_growth(growth: GrowthSplit, unit: TimeUnit) -> Section:
-    what = "backward and the communication behind it" if growth.window == "backward" else growth.window
+    what = "backward and the communication after it" if growth.window == "backward" else growth.window
     note = f"the {clean(what)}, mean over ranks: {_short(growth.change.whole, unit)}"
     rows = [_term_row(term, unit, TERM_TEXT) for term in growth.change.terms]
     parts = [_term_row(part, unit, {**TERM_TEXT, **REST_TEXT}) for part in _by_size(growth.rest.terms)]

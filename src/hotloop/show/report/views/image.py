@@ -7,7 +7,7 @@ from hotloop.show.report.document import Block, Cell, Document, Paragraph, Secti
 from hotloop.show.report.text import clean, format_bytes, format_counted, format_duration, format_number
 
 BUDGET_S = 600
-"""What tuning guides allow a build."""
+"""The time that tuning guides allow a build."""
 VERDICTS = {
     "proven": ("proven", "good"),
     "no-gain": ("no gain", "dim"),
@@ -37,7 +37,7 @@ def _paragraph(text: str) -> Paragraph:
 
 def _describe_verdict(report: ImageReport) -> tuple[str, str]:
     if report.builder is None:
-        return "nothing was built here: what follows is read from the file, without seconds", "medium"
+        return "nothing was built here: the results below come from the file, without timings", "medium"
     won = [one for one in report.variants if one.verdict == "proven"]
     best = max(won, key=lambda one: (one.id == TOGETHER, sum(_save(report, one).values())), default=None)
     if best is None:
@@ -136,7 +136,7 @@ def _list_notes(report: ImageReport) -> tuple[Block, ...]:
         lines.append(f"cache: a code edit finds {code.cached_count} of {code.steps_count} steps as the file is")
     lines += [f"not tried: {one.rule}: {one.reason}" for one in report.skipped]
     lines += [*report.notes, *([f"stopped: {report.stopped}"] if report.stopped else [])]
-    lines.append("base images are there already, and count in no time; a rebuild is counted for each commit")
+    lines.append("base images are already there, and are not included in times; a rebuild is counted for each commit")
     return tuple(_paragraph(clean(line)) for line in lines)
 
 

@@ -37,7 +37,7 @@ def describe_lint(report: LintReport, surface: Surface) -> Document:
         Section(title="not read", blocks=tuple(_describe_unread(report))) if report.unread else None,
     ]
     return Document(
-        title=title if count else "nothing to check: no file that a rule reads",
+        title=title if count else "nothing to check: no rule reads any of these files",
         tone=serious[0].severity.value if serious else "good" if count else "dim",
         sections=tuple(one for one in sections if one is not None),
         next_label="next",
@@ -73,7 +73,7 @@ def _describe_rules(findings: Sequence[LintFinding], surface: Surface) -> list[P
         blocks.append(Paragraph(label=label, text=write(clean(text)), indent=0))
         shown = [f"{clean(one.file)}:{one.line}" for one in found[: surface.top // 2]]
         more = len(found) - len(shown)
-        shown += [f"and {more} more: --json FILE has them all"] if more > 0 else []
+        shown += [f"and {more} more: see all with --json FILE"] if more > 0 else []
         blocks += [Paragraph(text=write((line, "dim")), indent=6, wraps=False) for line in shown]
     return blocks
 

@@ -60,7 +60,7 @@ def describe_plan(report: PlanReport, surface: Surface) -> Document:
         title, tone = f"fits narrowly: {need} of {room} on each of {device}", "medium"
     else:
         title, tone = f"fits: {need} of {room} on each of {device}", "good"
-    sections = [Section(title="Memory of the device that needs most", blocks=_describe_memory(report))]
+    sections = [Section(title="Memory of the device that needs the most", blocks=_describe_memory(report))]
     if report.step is not None:
         sections.append(Section(title="Time", blocks=_describe_time(report)))
     if report.cost is not None:
@@ -161,7 +161,7 @@ def _describe_time(report: PlanReport) -> tuple[Block, ...]:
     bars = tuple(Bar(label=name, value=ns, shown=format_duration(ns)) for name, ns in parts if ns)
     width = step.high_ns / step.mid_ns - 1
     earned = (
-        f"four of five published steps of this kind of device that were not fitted lie within {format_percent(width)} "
+        f"four of five published steps of this kind of device that were not fitted are within {format_percent(width)} "
         "of their forecast (docs/plan-accuracy.md)"
     )
     return _paragraph(lines), Bars(title="", rows=bars), _paragraph(earned)
@@ -199,7 +199,7 @@ def _describe_interruptions(cost: CostPrediction) -> tuple[Block, ...]:
     return (
         _paragraph(
             f"an interruption every {format_duration(cost.mtbf_s * 1e9)}; {format_percent(cost.waste_ratio)} of the "
-            "time goes to checkpoints, restarts and what is computed twice (formula, Daly 2006)"
+            "time goes to checkpoints, restarts and repeated computation (formula, Daly 2006)"
         ),
         _paragraph(f"a checkpoint holds {format_bytes(held.total_bytes)}, {writers}{stall}{every}"),
     )
@@ -210,7 +210,7 @@ def _describe_spot(spot: SpotPrediction) -> tuple[Block, ...]:
     if spot.gpu_hours_per_preemption is None:
         lines.append("the rate of preemptions is unknown: give hardware.gpu_hours_per_preemption")
     elif spot.hours is None:
-        lines.append("preempted so often, the training never ends")
+        lines.append("preempted this often, the training never ends")
     else:
         money = "price unknown" if spot.usd is None else f"{_dollars(spot.usd)} USD ({clean(spot.price)})"
         lines.append(
@@ -224,13 +224,13 @@ def _describe_spot(spot: SpotPrediction) -> tuple[Block, ...]:
     missing = [key for key, price in prices.items() if price == "unknown"]
     at = f"spot: {clean(spot.price)}; on-demand: {clean(spot.on_demand_price)}"
     if missing:
-        lines.append(f"{at}; give {' and '.join(missing)} to learn when spot pays")
+        lines.append(f"{at}; give {' and '.join(missing)} to see when spot pays off")
     elif spot.break_even_gpu_hours is None:
-        lines.append(f"{at}; spot never pays")
+        lines.append(f"{at}; spot never pays off")
     else:
         share = "" if spot.price_ratio is None else f" (spot is {format_percent(spot.price_ratio)} of it)"
         lines.append(
-            f"{at}{share}; spot pays where a device runs for more than {format_number(spot.break_even_gpu_hours)} "
+            f"{at}{share}; spot pays off if a device runs for more than {format_number(spot.break_even_gpu_hours)} "
             "hours between two preemptions"
         )
     return tuple(_paragraph(line) for line in lines)
@@ -257,7 +257,7 @@ def _describe_search(found: PlannedSearch) -> tuple[Block, ...]:
     counted = f"{found.fitting:,} of {found.tried:,} configurations fit"
     blocks: list[Block] = [_paragraph(counted), _tabulate_options(found.options)]
     if len(found.front) > 1:
-        blocks += [_paragraph("none is both quicker and cheaper than these:"), _tabulate_options(found.front)]
+        blocks += [_paragraph("no other option is both faster and cheaper than these:"), _tabulate_options(found.front)]
     return tuple(blocks)
 
 

@@ -1,4 +1,4 @@
-"""run: the report of a training or of a profiler's files -> its document; a tuning stands on top of its baseline's."""
+"""run: the report of a training or of a profiler's files -> its document; a tuning comes before its baseline's."""
 
 from __future__ import annotations
 
@@ -84,16 +84,16 @@ OUTCOME_TEXT = {
 }
 
 
-SILENT_TEXT = "recorded no end: killed, or crashed"
+SILENT_TEXT = "no end was recorded: killed, or crashed"
 SHOWN_SILENT = 3
 SHOWN_HOSTS = 4
 """Clocks of more hosts are counted; the JSON report lists them all."""
 TOLD_RATIO = 0.1
-"""A phase of the tail that is at least so much of it is named, of two at most."""
+"""A phase that is at least this share of the tail is named; two phases at most."""
 
 
 def format_bands(row: ScorecardRow) -> str:
-    """The bands of a scorecard's row, as far as guides give them; instead of them why nothing was measured.
+    """The bands of a scorecard's row, where guides give them; otherwise, why nothing was measured.
 
     >>> format_bands(ScorecardRow(name="x", measured_ratio=0.1, good="below 10%", bad="", verdict="good"))
     'good below 10%'
@@ -104,12 +104,12 @@ def format_bands(row: ScorecardRow) -> str:
 
 
 def format_band_verdict(row: ScorecardRow) -> str:
-    """In which band a measure lies; guides have none for some measures."""
+    """The band that a measure falls in; guides have none for some measures."""
     return "no band" if row.measured_ratio is not None and not (row.good or row.bad) else clean(row.verdict)
 
 
 def describe_shared_memory(report: Report) -> str | None:
-    """What a peak of host memory is the sum of; None where it is that of one process or of an accelerator."""
+    """What a peak of host memory sums over; None where it is of one process or of an accelerator."""
     memory, hosts = report.memory, [rank.host for rank in report.ranks]
     if (
         memory is None
@@ -122,7 +122,7 @@ def describe_shared_memory(report: Report) -> str | None:
 
 
 def excluded_parts(left_out: Excluded) -> list[tuple[str, int]]:
-    """What the steady steps leave out of the run as (name, ns), in order of time; parts that took no time are left out.
+    """The parts of the run outside of steady steps as (name, ns), in order of time, without parts that took no time.
 
     What is neither warm-up nor tail belongs to steps that were recorded operator by operator, or to lost rows.
     """
@@ -142,7 +142,7 @@ def excluded_parts(left_out: Excluded) -> list[tuple[str, int]]:
 
 
 def describe_excluded(left_out: Excluded | None) -> str | None:
-    """What the steady steps leave out of the run; None where it is not known.
+    """The parts of the run outside of steady steps; None where they are unknown.
 
     >>> describe_excluded(Excluded(
     ...     count=3, total_ns=3_000_000_000, ratio=0.75, warmup_count=3, warmup_ns=2_000_000_000, later_count=0,
@@ -164,7 +164,7 @@ def describe_excluded(left_out: Excluded | None) -> str | None:
 
 
 def describe_restarts(attempts: Sequence[Attempt]) -> str | None:
-    """What the attempts before the last one took of the run; None without any.
+    """The share of the run in attempts before the last one; None without any.
 
     >>> first = Attempt(restart=0, world_size=2, ranks_count=2, hosts=("a",), steps=40, first_step=0,
     ...     trained_ns=4_000_000_000)
@@ -233,7 +233,7 @@ def describe_hidden_exchange(report: Report) -> str | None:
 def describe_skipped(skipped: Sequence[Skipped]) -> list[tuple[str, str]]:
     """(reason, rules) of what a person may want to act on, and one pair that counts the others.
 
-    That a training on the CPU has no accelerator is no news; the JSON and HTML reports list it all.
+    That a training on the CPU has no accelerator is obvious; the JSON and HTML reports list it all.
     """
     by_reason: dict[str, list[str]] = {}
     left_out = 0
@@ -252,7 +252,7 @@ def describe_skipped(skipped: Sequence[Skipped]) -> list[tuple[str, str]]:
 
 
 def describe_run(report: Report, surface: Surface) -> Document:
-    """What a run waited for, why, where, and what to do; then the figures, and how far to trust them."""
+    """The waits of a run, their reasons and places, and what to do; then the figures, and how far to trust them."""
     faults = (f for f in report.findings if f.kind is Kind.FAULT and f.severity is not Severity.INFO)
     worst = next(faults, None)
     stake = describe_stake(report.findings)
@@ -288,7 +288,7 @@ def describe_run(report: Report, surface: Surface) -> Document:
 
 
 def _find_root(report: Report) -> str:
-    """The training's working folder: the one that holds ``.hotloop``, else the one that its script is named from."""
+    """The training's working folder: the folder that holds ``.hotloop``, else that from which its script is named."""
     above, _, name = (report.run_folder or "").rstrip("/").rpartition("/.hotloop/")
     if name and "/" not in name:
         return above
@@ -327,7 +327,7 @@ def _describe_sections(report: Report, surface: Surface) -> tuple[Section, ...]:
     health = _describe_health(report)
     from_files = report.trace is not None
     return (
-        *(health if from_files else ()),  # what a file lacks or lost stands before the findings that were read from it
+        *(health if from_files else ()),  # what a file lacks or lost comes before the findings that were read from it
         *_describe_strategy(report, surface),
         *describe_findings(report, surface),
         *_describe_time(report),
@@ -343,14 +343,14 @@ def _describe_sections(report: Report, surface: Surface) -> tuple[Section, ...]:
 
 
 def _name_span(trace: TraceAnalysis | None) -> str:
-    """What the utilization is of: the steps without a mark in the table Steps, where a file shows any."""
+    """The steps that the utilization is of: those without a mark in the table Steps, where a file shows any."""
     if trace is None:
         return "the steady steps"
     with_device = [rank.timeline.steps for rank in trace.ranks if rank.timeline.devices]
     shows = [any(step.is_whole_on_device for step in steps) for steps in with_device]
     span = "the complete steps" if all(shows) else "the whole trace"
     if any(shows) and not all(shows):
-        span = "the complete steps, of the whole trace of a rank without any"
+        span = "the complete steps, or the full trace of a rank without any"
     return f"{span}, mean over ranks" if len(trace.ranks) > 1 else span
 
 

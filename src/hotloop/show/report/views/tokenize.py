@@ -7,7 +7,7 @@ from hotloop.show.report.document import Document, Paragraph, Section, Surface, 
 from hotloop.show.report.text import clean, format_bytes, format_counted
 
 SEQUENCE_TOKENS = 1024
-"""Of the sequences in the line that shows how to read the tokens."""
+"""Length of the sequences in the line that shows how to read the tokens."""
 
 
 def describe_tokenize(report: TokenizeReport, surface: Surface) -> Document:
@@ -33,7 +33,7 @@ def describe_tokenize(report: TokenizeReport, surface: Surface) -> Document:
     if report.tokens_count > SEQUENCE_TOKENS:
         lines.append(f'read them: hotloop.TokenDataset("{clean(report.folder)}", seq_length={SEQUENCE_TOKENS})')
     else:
-        lines.append(f"too few for a sequence of {SEQUENCE_TOKENS} tokens and its last target")
+        lines.append(f"too few tokens for a sequence of {SEQUENCE_TOKENS} tokens and its last target")
     return Document(
         title=f"{tokens} of {format_counted(report.documents_count, 'document')} in {clean(report.folder)}",
         tone="medium" if left_out else "good",

@@ -123,7 +123,7 @@ def _list_idle(idle: IdleCauses, whose: str) -> Section:
 
 
 def _list_worst_step(line: RankTimeline, whose: str) -> Section | None:
-    """The step that idles most, beside the median of all complete ones; none where it stands out little."""
+    """The step that idles most, next to the median of all complete ones; none where it hardly differs."""
     known = [(step, step.idle) for step in line.steps if step.idle is not None and not step.is_tail_inclusive]
     if line.step_source == "whole trace" or len(known) < 3:
         return None
@@ -184,7 +184,7 @@ def _list_waits(trace: TraceAnalysis) -> Section | None:
     return _section("Waiting for other ranks", note, columns, rows)
 
 
-INFERRED = "waits are inferred, because the trace has no synchronisation events"
+INFERRED = "waits are inferred, because the trace has no synchronization events"
 
 
 def _list_path(rank: TraceRank, whose: str, top: int) -> Section | None:
@@ -262,7 +262,7 @@ def _list_memory_file(file: MemoryFile, top: int) -> Iterator[Section]:
         held = (one.reserved_bytes, one.active_bytes, one.fragmentation_bytes)
         blocks = (one.split_bytes, one.largest_free_block_bytes)
         devices.append((f"device {one.device}", None if peak is None else peak.requested_bytes, *held, *blocks))
-        # Without recorded events there is no peak: what is in use now stands for it.
+        # Without recorded events there is no peak: what is in use now is shown instead.
         for site in (one.sites if peak is None else peak.by_site)[:top]:
             sites.append((_name_line(site.where), f"{one.device}", site.bytes, site.count))
     names = ("peak requested", "reserved", "in use", "not in use", "between blocks", "largest free")

@@ -1,4 +1,4 @@
-"""tune: the trials of a tuning -> what stands on top of the report of its baseline.
+"""tune: the trials of a tuning -> what comes first in the report of its baseline.
 
 Ratios and bounds come from the tuning; this turns them into words, tables and plots.
 """
@@ -164,7 +164,7 @@ def describe_memory(trial: Trial) -> str:
 
 
 def describe_side(goal: str, trial: Trial) -> str:
-    """What the goal does not judge by itself: the other half of a trade."""
+    """The quantity that the goal itself does not judge: the other half of a trade-off."""
     if goal == "pareto":
         return describe_memory(trial)
     if goal in ("memory", "cost") and trial.speedup_ratio is not None:
@@ -195,7 +195,7 @@ def _list_standings(tuning: Tuning) -> Section:
         "Front: no other candidate is better in one and at least as good in the other. The bounds of a row hold "
         "jointly."
     )
-    table = Table(header=("candidate", "standing", "speed-up", "memory saving"), rows=rows)
+    table = Table(header=("candidate", "standing", "speedup", "memory saving"), rows=rows)
     return _full("Speed and memory", note, (table,))
 
 
@@ -232,7 +232,7 @@ def _number(held: Mapping[str, Value], key: str) -> float | None:
 
 
 def describe_notes(tuning: Tuning) -> list[str]:
-    """What a reader has to know about the figures, one sentence each."""
+    """Notes on the figures, one sentence each."""
     notes = []
     spread, count = tuning.baseline.get("spread_ratio"), tuning.baseline.get("n")
     if isinstance(spread, float) and count:
@@ -250,7 +250,7 @@ def describe_notes(tuning: Tuning) -> list[str]:
 
 
 def describe_patch(check: PatchCheck) -> str:
-    """The patched source's gain beside the strategy's, and whether it is that."""
+    """The patched source's gain next to the strategy's, and whether the two match."""
     measured = UNKNOWN
     if check.speedup_ratio is not None:
         measured = f"{check.speedup_ratio:.2f}x"
@@ -265,7 +265,7 @@ def describe_patch(check: PatchCheck) -> str:
 
 
 def _list_trials(tuning: Tuning, before: Breakdown | None) -> list[Section]:
-    """The trials with forecast beside measurement; and mean time per step of every phase, before and with each."""
+    """The trials with forecast and measurement; and mean time per step of every phase, before and with each."""
     if not tuning.trials:
         return []
     rows, unit = [], work_unit(tuning)

@@ -23,11 +23,11 @@ REPEATS = {
     "exact": "steps repeat bit for bit: every loss after a restart was compared",
     "near": "steps nearly repeat: losses after a restart were compared within their band",
     "not": "losses do not repeat from run to run: judged by the number of steps and the level of the loss",
-    "unknown": "too few steps were repeated to know how losses repeat",
+    "unknown": "too few steps were repeated to know how well losses repeat",
 }
 HEADER = ("signal", "moment", "at step", "ended after", "code", "saved", "resumed at", "lost", "verdict")
 
-GUARDS = {"passed": "the loss stays as it was", "rejected": "the loss moves", "unknown": "the loss was not checked"}
+GUARDS = {"passed": "the loss stays the same", "rejected": "the loss changes", "unknown": "the loss was not checked"}
 
 
 def describe_attach(report: AttachReport, surface: Surface) -> Document:
@@ -57,7 +57,7 @@ def describe_attach(report: AttachReport, surface: Surface) -> Document:
 def _describe_culprit(stand: Stand, surface: Surface) -> Paragraph:
     place = _place(stand.file, stand.line, stand.function, surface)
     text = f"{_name(stand)} {clean(say_wait(stand.wait, stand.wait_detail))}" + (f" at {place}" if place else "")
-    return Paragraph(text=write((text, "strong"), f": {clean(stand.snippet)}" if stand.snippet else ""))
+    return Paragraph(text=write((text, "strong"), f": {clean(stand.snippet)}" if stand.snippet else ""))  # words: ok
 
 
 def _tabulate(stands: tuple[Stand, ...], surface: Surface) -> Table:
@@ -78,8 +78,8 @@ def _tabulate(stands: tuple[Stand, ...], surface: Surface) -> Table:
 
 
 def _name(stand: Stand) -> str:
-    rank = "the training" if stand.rank is None else f"rank {stand.rank}"
-    return rank if stand.role == "rank" else f"{stand.role} of {rank}"
+    rank = "the training" if stand.rank is None else f"rank {stand.rank}"  # words: ok
+    return rank if stand.role == "rank" else f"{stand.role} of {rank}"  # words: ok
 
 
 def _place(file: str | None, line: int | None, function: str | None, surface: Surface) -> str | None:
@@ -154,12 +154,12 @@ def _describe_moment(signal: str, one: DrillMoment) -> tuple[str, ...]:
 def _list_needs(drill: Drill) -> list[str]:
     times = drill.save_seconds
     if times.p50 is None or times.p99 is None or drill.grace_s is None or drill.interval_s is None:
-        return ["no save was seen to its end: the grace period and the interval are unknown"]
+        return ["no complete save was seen: the grace period and the interval are unknown"]
     texts = [
         f"a save takes {format_duration(times.p50 * 1e9)} (p99 {format_duration(times.p99 * 1e9)}, {times.n} seen), so "
         f"give a grace period of {drill.grace_s} s: hotloop launch {clean(drill.launch)}",
         f"with one interruption in {format_duration(drill.mtbf_s * 1e9)} (assumed), saving every "
-        f"{format_duration(drill.interval_s * 1e9)} loses least (Daly); the interval grows with the root of that time",
+        f"{format_duration(drill.interval_s * 1e9)} loses the least (Daly); it grows with the square root of that time",
     ]
     if drill.expected_waste_ratio is not None:
         own = "" if drill.interval_steps is None else f" at its own {format_counted(drill.interval_steps, 'step')}"
