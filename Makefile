@@ -34,6 +34,7 @@ check: setup
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python scripts/generate_docs.py --check
 	$(BIN)/python scripts/evidence.py
+	$(BIN)/python scripts/words.py
 	$(BIN)/python scripts/size.py --check
 
 # Statements and files by package, and the longest functions.
