@@ -467,8 +467,8 @@ def _is_crowded(rank: RankAnalysis, cause: str) -> bool:
 
 
 def _find_lock_holder(rank: RankAnalysis) -> Finding | None:
-    """A thread of the script that runs Python, such as a producer of batches: the loop hardly waits for them, but each of
-    its lines and operators waits for the interpreter's lock."""
+    """A thread of the script that runs Python, such as a producer of batches. The loop hardly waits for the batches,
+    but each of its lines and operators waits for the interpreter's lock."""
     python = _own_lines(rank)
     seen = sum(line.samples for line in rank.thread_lines)
     held_ratio = (rank.threads_at_work or 0.0) * sum(line.samples for line in python) / max(1, seen)
