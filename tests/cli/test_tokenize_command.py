@@ -43,7 +43,7 @@ def test_the_report_says_what_was_written_and_what_was_left_out(
     assert "left out: 1 document empty (first: texts.jsonl, byte 44)\n" in said
     assert "unknown: 1 token (16.67%) for text outside the vocabulary\n" in said
     assert "6 tokens in " in said
-    assert "too few for a sequence of 1024 tokens" in said
+    assert "too few tokens for a sequence of 1024 tokens" in said
     assert "TokenDataset" not in said
     assert (place / "out" / "tokens-00000.bin").read_bytes() == bytes([2, 0, 3, 0, 1, 0, 3, 0, 0, 0, 1, 0])
     assert main([*words, "--json", "-"]) == 0

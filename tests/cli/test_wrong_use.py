@@ -20,7 +20,7 @@ WRONG: dict[str, Sequence[tuple[Sequence[str], str]]] = {
     "prove": [
         (["python", "a.py"], "two commands"),
         (["--git", "main", "--", "python", "a.py"], "--git is 'main'"),
-        (["--git", "a..b", "--pythons", "a,b", "--", "python", "a.py"], "give one of them"),
+        (["--git", "a..b", "--pythons", "a,b", "--", "python", "a.py"], "give only one of them"),
         (["--at-least", "none", "python", "a.py", "--", "python", "b.py"], "--at-least"),
         (["--replay", "train.py"], "train.py"),
     ],

@@ -42,7 +42,7 @@ def test_what_fails_or_comes_too_late_says_so(program: ModuleType, monkeypatch: 
     assert found["graphs"]["failed"] == "RuntimeError: broken"
     assert "failed" not in found["prefetch"]
     assert [list(one) for one in kept] == [["graphs"], ["graphs", "prefetch"], ["graphs", "prefetch"]]  # after each
-    assert "were over" in program.measure_all("cpu", program.TINY, ["graphs"], budget_s=-1)["graphs"]["failed"]
+    assert "not begun" in program.measure_all("cpu", program.TINY, ["graphs"], budget_s=-1)["graphs"]["failed"]
 
 
 def test_a_mode_that_does_not_compile_says_so_beside_the_others(
