@@ -12,11 +12,15 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
 setup: $(VENV)/.ready
 
-$(VENV)/.ready: pyproject.toml requirements-dev.txt
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+$(VENV)/.ready: pyproject.toml $(VENV)/.installed
+	$(PIP) install --no-build-isolation --no-deps -e .
+	touch $@
+
+# Anew with each change of the list: what the list no longer names must be missing here as on a fresh machine.
+$(VENV)/.installed: requirements-dev.txt
+	$(PYTHON) -m venv --clear $(VENV)
 	$(PIP) install $(TORCH)
 	$(PIP) install -r requirements-dev.txt
-	$(PIP) install --no-build-isolation --no-deps -e .
 	touch $@
 
 $(VENV)-bare/.ready:
