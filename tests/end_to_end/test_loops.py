@@ -54,7 +54,7 @@ def test_a_teacher_that_answers_the_same_batch_again_for_metrics_is_computed_twi
     ran = run_script(
         tmp_path,
         """
-        teacher = nn.Sequential(nn.Linear(32, 512), nn.ReLU(), nn.Linear(512, 8)).eval()
+        teacher = nn.Sequential(nn.Linear(32, 4096), nn.ReLU(), nn.Linear(4096, 8)).eval()
         class Critic(nn.Linear):
             def forward(self, state, action):
                 return super().forward(state + action)

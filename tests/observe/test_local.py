@@ -69,13 +69,13 @@ def test_a_flag_that_a_subscriber_sets_is_in_both(training: Training) -> None:
 
 def test_the_time_of_a_subscriber_that_says_so_is_no_steps(training: Training) -> None:
     def spend(session: Session, row: Any) -> None:
-        time.sleep(0.05)
+        time.sleep(0.4)
         session.recorder.leave_out()
 
     training.session.subscribe(spend)
     training.steps(4)
     for rows in (training.seen, training.replayed()):
-        assert all(row[FIELD["end_ns"]] - row[FIELD["start_ns"]] < 30_000_000 for row in rows[2:])
+        assert all(row[FIELD["end_ns"]] - row[FIELD["start_ns"]] < 350_000_000 for row in rows[2:])
         assert all(
             sum(row[FIELD[n]] for n in TIME_FIELDS) == row[FIELD["end_ns"]] - row[FIELD["start_ns"]] for row in rows
         )

@@ -127,7 +127,7 @@ CASES = (
         "model = torch.nn.Linear(512, 512)\nready()\nwhile True:\n    model(torch.randn(512, 512)).sum().backward()",
         "healthy",
     ),
-    Case("saving", "ready()\nwhile True:\n    torch.save(torch.zeros(1 << 24), 'model.pt')", "saving"),
+    Case("saving", "state = torch.zeros(1 << 24)\nready()\nwhile True:\n    torch.save(state, 'model.pt')", "saving"),
 )
 
 

@@ -145,7 +145,10 @@ class CombinedSaving:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overhead:
-    """What hotloop itself cost the training. ``share_ratio`` is of the run's step time."""
+    """What hotloop itself cost the training. ``share_ratio`` is of the run's step time.
+
+    ``probe_ns`` is no part of it: the command measured so long after the training had ended.
+    """
 
     hooks_ns: int | None
     sampler_ns: int | None
@@ -153,6 +156,7 @@ class Overhead:
     share_ratio: float | None
     memory_bytes: int | None
     method: str
+    probe_ns: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -46,7 +46,7 @@ from hotloop.judge.diagnose.verdict import (
     first_serious,
     warn_of_unknown,
 )
-from hotloop.measure.bench.probe import measure_forecasts, recall_cpu_peaks, recall_forecasts
+from hotloop.measure.bench.probe import measure_forecasts, recall_cpu_peaks, recall_forecasts, recall_probe_ns
 from hotloop.pipeline.recordings import locate_run
 from hotloop.remote.fetch import describe_fetch, is_store
 from hotloop.remote.uploader import describe_upload
@@ -100,11 +100,13 @@ def report_run(run: RunRecording, *, folder: Path, probe: Probe = no_probe) -> R
         return _report_unseen(run, folder, health)
     # With several trainings nothing tells whose traces were kept.
     traced, notes = read_kept_traces(folder / "traces") if len(trainings) == 1 else (None, ())
-    reports = []
+    reports: list[Report] = []
     for training in trainings:
         load = read_host_load(folder / CORES_FILE, steady_span_s(training, run.processes, _started_on(run)))
         seen = (*health, *describe_load(load), *notes)
-        reports.append(_report_training(run, training, folder, probe(run, training, folder), traced, seen))
+        # The command waits for one probe, however many trainings the run had: the largest one's.
+        forecasts = {} if reports else probe(run, training, folder)
+        reports.append(_report_training(run, training, folder, forecasts, traced, seen))
     return replace(reports[0], runs=tuple(reports) if len(reports) > 1 else ())
 
 
@@ -148,6 +150,7 @@ def _report_training(
         forecast_history=read_history(folder.parent / HISTORY),
         skipped=skipped,
         health=(*health, *seen.health, *warn_of_unknown(explained, analysis.lead)),
+        overhead=seen.overhead and replace(seen.overhead, probe_ns=recall_probe_ns(folder)),
         # The last line says more of what the first line named.
         next_command=f"hotloop rule {(first_serious(findings) or findings[0]).rule}"
         if findings

@@ -362,8 +362,9 @@ class RunProcess:
             self.write_totals()
             if engine.rested_steps:
                 text = (
-                    f"hooks paused in {engine.rested_steps:,} of {engine.recorder.rows:,} steps to cost at most 1% of "
-                    "the time: these steps were counted, and their time divided like the steps next to them"
+                    f"hooks paused in {engine.rested_steps:,} of {engine.recorder.rows:,} steps, to cost at most 1% "
+                    "of the time or by hotloop attach --off: these steps were counted, and their time was divided like "
+                    "that of the steps next to them"
                 )
                 self._write_now({"kind": "health", "level": "info", "message": text})
             if self._memory.lost_events:

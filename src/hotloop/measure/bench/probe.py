@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from time import monotonic_ns
 from typing import Any
 
 from hotloop.core.analysis import Forecast
@@ -19,8 +20,7 @@ from hotloop.core.measurement import StepTimes
 from hotloop.measure.bench.program import BenchmarkError, run_program
 
 BUDGET_S = 10.0
-TIMEOUT_S = 45.0
-BUCKETS_TIMEOUT_S = 20.0
+TIMEOUT_S = 30.0
 FEWEST_STEPS = 5
 """A training with fewer steady steps is not probed."""
 FEWEST_ROUNDS = 4
@@ -476,7 +476,8 @@ def _forecast_buckets(buckets: Mapping[str, Any], step: StepTimes) -> Forecast |
 
 
 def run_probe(request: Mapping[str, Any], python: str, timeout_s: float) -> dict[str, Any]:
-    """The measurements of the probe of opportunities. Raises BenchmarkError."""
+    """The measurements of the probe of opportunities, in ``timeout_s`` together. Raises BenchmarkError."""
+    begin_ns = monotonic_ns()
     dropped = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "PYTHONPATH")
     kept = {k: v for k, v in os.environ.items() if k not in dropped and not k.startswith(("HOTLOOP", "TORCHELASTIC"))}
     bare = {**kept, "OMP_NUM_THREADS": str(request.get("threads") or 1), "CUDA_VISIBLE_DEVICES": ""}
@@ -485,9 +486,10 @@ def run_probe(request: Mapping[str, Any], python: str, timeout_s: float) -> dict
     if "ddp" in request:
         usual = {"GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", "lo"), "OMP_NUM_THREADS": "1"}
         ranks = [{**usual, "RANK": str(rank)} for rank in range(request["ddp"]["ranks"])]
+        left_s = max(1.0, timeout_s - (monotonic_ns() - begin_ns) / 1e9)
         exchange = {**request["ddp"], "store": "{folder}/store"}
         try:
-            result["buckets"] = ask("bucket_times", exchange, timeout_s=BUCKETS_TIMEOUT_S, ranks=ranks)
+            result["buckets"] = ask("bucket_times", exchange, timeout_s=left_s, ranks=ranks)
         except BenchmarkError as error:
             result["failed"]["buckets"] = str(error)
     return result
@@ -511,6 +513,7 @@ def measure_forecasts(
     if request is None or steady_count < FEWEST_STEPS:
         return {}
     on_begin()
+    begin_ns = monotonic_ns()
     try:
         result = run_probe(request, str(process.get("executable") or sys.executable), TIMEOUT_S)
     except KeyboardInterrupt:
@@ -518,8 +521,9 @@ def measure_forecasts(
     except BenchmarkError as error:
         emit(f"opportunities were not measured: {error}")
         return {}
+    recorded = {"request": request, "result": result, "elapsed_ns": monotonic_ns() - begin_ns}
     try:
-        (folder / "probe.json").write_text(json.dumps({"request": request, "result": result}))
+        (folder / "probe.json").write_text(json.dumps(recorded))
     except OSError as error:
         emit(f"cannot keep the probe's result in {folder}: {error.strerror}")
     return make_forecasts(request, result, step)
@@ -542,3 +546,11 @@ def recall_cpu_peaks(folder: Path) -> Mapping[str, float]:
         return {str(kind): float(rate) for kind, rate in peak.items() if rate > 0}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return {}
+
+
+def recall_probe_ns(folder: Path) -> int | None:
+    """How long the probe of this run took; None without one."""
+    try:
+        return int(json.loads((folder / "probe.json").read_text())["elapsed_ns"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None

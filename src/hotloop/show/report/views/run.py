@@ -626,6 +626,8 @@ def _describe_rest(report: Report) -> list[Section]:
         parts = [f"{name} {format_duration(value)}" for name, value in known if value is not None]
         if overhead.memory_bytes is not None:
             parts.append(f"memory {format_bytes(overhead.memory_bytes)}")
+        if overhead.probe_ns is not None:
+            parts.append(f"the probe ran for {format_duration(overhead.probe_ns)} after the run")
         note = f"share of the run {format_percent(overhead.share_ratio)}{'; ' if parts else ''}{', '.join(parts)}"
         method = (Paragraph(text=write((clean(overhead.method), "dim"))),) if overhead.method else ()
         sections.append(Section(title="Hotloop itself", note=note, blocks=method, group=TRUST))
