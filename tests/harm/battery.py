@@ -311,6 +311,8 @@ def main() -> int:
     signal.signal(
         signal.SIGINT, signal.default_int_handler
     )  # a shell's background job ignores it, and so would scripts
+    if args.json:
+        args.json.parent.mkdir(parents=True, exist_ok=True)
     commit, how = find_commit(), "quick" if args.quick else "full"
     known = read_rows(args.json, commit, how)
     print(f"{'script':32} " + " ".join(COLUMNS), flush=True)
