@@ -127,6 +127,7 @@ class Agent:
         "optimizers_told",
         "options",
         "owner",
+        "parallel_paths",
         "pending",
         "phase",
         "rest_from",
@@ -135,7 +136,6 @@ class Agent:
         "rests_for",
         "ring",
         "session",
-        "shards",
         "skips",
         "started",
         "steps",
@@ -192,7 +192,7 @@ class Agent:
         self.optimizers: dict[int, int] = {}
         """Steps until an optimizer's state is looked at; 0 once that is done."""
         self._parallel: dict[int, int] = {}
-        self.shards: dict[int, tuple[str, ...] | None] = {}
+        self.parallel_paths: dict[int, tuple[str, ...]] = {}
         self.weights: dict[int, tuple[tuple[str, ...] | None, int | None]] = {}
         """By module: where its first trainable parameter is, and its version at the last forward with gradients."""
         self._models_told = self.loaders_told = self.optimizers_told = 0
@@ -310,7 +310,7 @@ class Agent:
                 flags = flags & ~SYNC_KNOWN if spreads is None else flags | (SYNCED if spreads else 0)
                 self._ddp_looks += 1
                 if self._ddp_looks <= DDP_LOOKS or self._ddp_looks % DDP_EVERY == 0:
-                    self._look_at_ddp(module)
+                    self._look_at_ddp(objects.follow(module, self.parallel_paths[key_of(module)]))
             first = every = lead = sequences = 0
             if not flags & GRAD:
                 self.is_single = False
@@ -370,17 +370,22 @@ class Agent:
             return 0
 
     def _spreads(self, module: Any) -> bool | None:
-        return objects.spreads_gradients(module, self.shards.get(key_of(module), ()))
+        path = self.parallel_paths.get(key_of(module))
+        return None if path is None else objects.spreads_gradients(objects.follow(module, path))
 
     def _meet(self, module: Any, held: dict[str, Any]) -> tuple[int, int, int, bool]:
         """A module that was not called before."""
         flags, tree = objects.look_at_module(module)
         if len(self.modules) > MOST_KNOWN:
             self.modules.clear()
-        if "torch.distributed.fsdp" in sys.modules and tree.is_sharded():
-            self.shards[key_of(module)] = objects.path_to_shards(module)
-        if "torch.distributed" in sys.modules and self._spreads(module) is not None:
-            flags |= SYNC_KNOWN
+            self.parallel_paths.clear()
+        self.parallel_paths.pop(key_of(module), None)  # of a module that is gone and had the same address
+        if "torch.distributed" in sys.modules:
+            most = objects.MOST_MODULES if tree.is_sharded() else objects.MOST_WRAPPERS
+            path = objects.path_to_parallel(module, most)
+            if path is not None:
+                self.parallel_paths[key_of(module)] = path
+                flags |= SYNC_KNOWN
         is_plain = has_plain_keys(held)
         parameters = key_of(held.get("_parameters")) if is_plain else 0
         known = self.modules[key_of(module)] = (key_of(type(module)), parameters, flags, is_plain)

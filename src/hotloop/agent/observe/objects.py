@@ -22,6 +22,8 @@ from .inputs import dict_of, has_plain_keys, is_kind, is_tensor, key_of, module_
 from .places import is_user_file, place_of_callable
 
 MOST_MODULES, MOST_TENSORS, MOST_BASES = 20_000, 100_000, 12
+MOST_WRAPPERS = 8
+"""Modules at the top of a model in which a DDP is looked for."""
 _mro_of = type.__dict__["__mro__"].__get__
 _names_of = type.__dict__["__dict__"].__get__
 _get = dict.get
@@ -430,14 +432,15 @@ def ddp_times(ddp: Any) -> tuple[int, dict[str, Any]] | None:
     }
 
 
-def path_to_shards(module: Any) -> tuple[str, ...] | None:
-    """The way by ``_modules`` to the first of FSDP2's parameter groups below a module; None where there is none."""
+def path_to_parallel(module: Any, most: int) -> tuple[str, ...] | None:
+    """The way by ``_modules`` to what spreads the gradients of a module, among the ``most`` modules at its top: a DDP,
+    which a framework may have wrapped, or the first of FSDP2's parameter groups; None where there is none."""
     waiting: list[tuple[tuple[str, ...], Any]] = [((), module)]
-    for _ in range(MOST_MODULES):
+    for _ in range(most):
         if not waiting:
             return None
         path, part = waiting.pop()
-        if _reduces(part) is not None:
+        if spreads_gradients(part) is not None:
             return path
         children = dict_of(part).get("_modules")
         if isinstance(children, dict):
@@ -445,6 +448,14 @@ def path_to_shards(module: Any) -> tuple[str, ...] | None:
                 ((*path, name), child) for name, child in reversed(list(dict.items(children))) if child is not None
             ]
     return None
+
+
+def follow(module: Any, path: tuple[str, ...]) -> Any:
+    """The module at the end of a path, None where it is not there any more."""
+    for name in path:
+        children = dict_of(module).get("_modules")
+        module = dict.get(children, name) if isinstance(children, dict) else None
+    return module
 
 
 def path_to_weights(module: Any) -> tuple[str, ...] | None:
@@ -468,12 +479,7 @@ def path_to_weights(module: Any) -> tuple[str, ...] | None:
 
 def weights_version(module: Any, path: tuple[str, ...]) -> int | None:
     """How often torch changed that parameter in place; None where it is not there any more."""
-    for name in path[:-1]:
-        children = dict_of(module).get("_modules")
-        module = dict.get(children, name) if isinstance(children, dict) else None
-        if module is None:
-            return None
-    own = dict_of(module).get("_parameters")
+    own = dict_of(follow(module, path[:-1])).get("_parameters")
     value = dict.get(own, path[-1]) if isinstance(own, dict) else None
     return value._version if value is not None and is_tensor(value) else None
 
@@ -489,16 +495,12 @@ def _reduces(part: Any) -> bool | None:
     return value if type(value) is bool else None
 
 
-def spreads_gradients(module: Any, shards: tuple[str, ...] | None = ()) -> bool | None:
-    """Whether a DDP or FSDP2 module spreads gradients in its next backward; None for other modules. ``shards`` is the
-    way to the module whose group says so."""
+def spreads_gradients(module: Any) -> bool | None:
+    """Whether a DDP or FSDP2 module spreads gradients in its next backward; None for other modules."""
     kind, held = type(module), dict_of(module)
     parallel = sys.modules.get("torch.nn.parallel.distributed")
     if parallel is not None and is_kind(kind, parallel.DistributedDataParallel):
         keeps_local = dict_of(held.get("forward")).get("keeps_local")  # set by an applied technique
         value = held.get("require_backward_grad_sync")
         return None if type(value) is not bool else value and not (keeps_local is not None and keeps_local())
-    for name in shards or ():
-        children = dict_of(module).get("_modules")
-        module = _get(children, name) if isinstance(children, dict) else None
-    return None if module is None else _reduces(module)
+    return _reduces(module)
