@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 TORCH := torch==2.13.0
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
-.PHONY: setup demo check size test browser golden docs new-rule new-technique changelog site site-check zoo told-won \
+.PHONY: setup demo check size test environments browser golden docs new-rule new-technique changelog site site-check zoo told-won \
   under-load fresh treated tune-zoo tune-zoo-subset what-if overhead harm numerics techniques \
   compression-quality plan-accuracy image-proof slurm-proof preemption frameworks pythons gpu clean
 
@@ -45,8 +45,11 @@ check: setup
 size: setup
 	$(BIN)/python scripts/size.py
 
-test: setup $(VENV)-bare/.ready $(VENV)-frameworks/.ready browser
+test: setup environments
 	$(BIN)/python scripts/run_tests.py
+
+# What the tests need next to .venv.
+environments: $(VENV)-bare/.ready $(VENV)-frameworks/.ready browser
 
 # Tests open the HTML report in Debian's chromium. Where it cannot be had they skip (tests/expected_skips.toml).
 browser:
