@@ -36,7 +36,7 @@ OPTIONS = (
         "report",
     ),
     *output_options(kind=None),
-    option("--exit-zero", action="store_true", help="exit with 0 even if a serious fault was found"),
+    option("--exit-zero", action="store_true", help="exit with 0 even if a serious problem was found"),
 )
 
 

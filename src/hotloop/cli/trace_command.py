@@ -81,7 +81,7 @@ OPTIONS = (
     ),
     option("--sql-rows", type=int, metavar="N", help="number of rows, 0 for all (default: 50 for a table, else all)"),
     WORKERS,
-    option("--exit-zero", action="store_true", help="exit with 0 even if a serious fault was found"),
+    option("--exit-zero", action="store_true", help="exit with 0 even if a serious problem was found"),
 )
 
 

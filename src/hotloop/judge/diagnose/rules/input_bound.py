@@ -338,7 +338,7 @@ def _has_fewer_workers(fix: Fix, loader: LoaderFacts) -> bool:
 def _describe_workers(fix: Fix, loader: LoaderFacts, cause: str, overlap: Overlap, rank: RankAnalysis) -> str:
     """Why loader workers are the fix, or are not."""
     if _has_fewer_workers(fix, loader):
-        return f"{loader.num_workers} share {rank.cores} cores with the training process, which fewer would leave more"
+        return f"{loader.num_workers} workers compete with the training process for {rank.cores} cores; use fewer"
     if cause == "uneven-batches":
         return "the workers are fast enough on average: a longer queue bridges late batches"
     hands = f"{overlap.workers} worker{'s' * (overlap.workers != 1)}"

@@ -40,7 +40,7 @@ def source_before_install(build: DockerBuild, chain: Sequence[Layer]) -> Iterato
     Copy only the package lists (`uv sync --no-install-project`), install, download, and copy the source last.
 
     ## When it is wrong
-    If the step reads the source in a way that its command does not show.
+    Ignore the finding if the step reads the source in a way that its command does not show.
     """
     stepped: set[int] = set()
     for at, copy in enumerate(chain):
@@ -118,7 +118,7 @@ def volatile_above_install(build: DockerBuild, chain: Sequence[Layer]) -> Iterat
     Move the instruction to the end of the stage.
 
     ## When it is wrong
-    If the value rarely changes.
+    Ignore the finding if the value rarely changes.
     """
     for at, layer in enumerate(chain):
         for name, value in layer.pairs:
@@ -168,7 +168,7 @@ def large_files_in_image(build: DockerBuild, chain: Sequence[Layer]) -> Iterator
     Write a `.dockerignore` with `.git`, data, checkpoints, logs and virtual environments; copy weights above the code.
 
     ## When it is wrong
-    If the data belong in the image, or another folder is the context.
+    Ignore the finding if the data belong in the image, or another folder is the context.
     """
     context = build.context
     above: list[tuple[Layer, tuple[str, Confidence]]] = []
@@ -240,7 +240,7 @@ def defeated_cache_mount(build: DockerBuild, layer: Layer) -> Iterator[LintFindi
     `--no-cache-dir`).
 
     ## When it is wrong
-    If a configuration file moves the cache.
+    Ignore the finding if a configuration file moves the cache.
     """
     mounts = [mount for mount in layer.instruction.mounts if mount["type"] == "cache"]
     targets = [posixpath.normpath((m.get("target") or m.get("dst") or "").replace("~", "/root")) for m in mounts]
@@ -303,10 +303,10 @@ def layer_copied_again(build: DockerBuild, chain: Sequence[Layer]) -> Iterator[L
     A `COPY` or `RUN` above writes there. `low` where the copied files are known and below 20 MiB.
 
     ## What to do
-    `COPY --chown=user:group` (or `--chmod`); remove the file in the `RUN` that creates it, or mount it.
+    Use `COPY --chown=user:group` (or `--chmod`); remove the file in the `RUN` that creates it, or mount it.
 
     ## When it is wrong
-    If nothing there is large, or only folders are copied from this stage.
+    Ignore the finding if nothing there is large, or only folders are copied from this stage.
     """
     for at, layer in enumerate(chain):
         for command in layer.commands if layer.name == "RUN" and chain is build.final else ():
@@ -388,7 +388,7 @@ def copy_without_source(build: DockerBuild, layer: Layer) -> Iterator[LintFindin
     `.dockerignore`, or correct the path.
 
     ## When it is wrong
-    If the build is started with another folder as its context.
+    Ignore the finding if the build is started with another folder as its context.
     """
     context = build.context
     others = {source for one in build.layers if one.copies for source in one.sources if not UNKNOWN.search(source)}
@@ -485,7 +485,7 @@ def undefined_variable(build: DockerBuild, chain: Sequence[Layer]) -> Iterator[L
     Repeat `ARG NAME` in the stage, put `ENV` above the use, or keep an argument with `ENV NAME=$NAME`.
 
     ## When it is wrong
-    If the base image sets a variable of the same name.
+    Ignore the finding if the base image sets a variable of the same name.
     """
     somewhere = {name for one in build.layers if one.name in ("ARG", "ENV") for name, _ in one.pairs} | set(
         build.global_arguments
@@ -546,7 +546,8 @@ def unknown_name(build: DockerBuild, layer: Layer) -> Iterator[LintFinding]:
     Correct the name or the path, or move the instruction above its use.
 
     ## When it is wrong
-    If a named context of that name is given (`--build-context`), or a tool creates the path without naming it.
+    Ignore the finding if a named context of that name is given (`--build-context`), or a tool creates the path without
+    naming it.
     """
     chain = [one for one in build.chain(layer.stage) if one.line < layer.line]
     name = (layer.instruction.flag("from") if layer.name == "COPY" else None) or ""
@@ -645,7 +646,7 @@ def shell_as_first_process(build: DockerBuild) -> Iterator[LintFinding]:
     Write the command as a JSON array, or put `exec` before the last command (`exec python train.py "$@"`).
 
     ## When it is wrong
-    If an init such as tini is the entry point, or nothing needs to be saved at the end.
+    Ignore the finding if an init such as tini is the entry point, or nothing needs to be saved at the end.
     """
     starts = {layer.name: layer for layer in build.final if layer.name in ("CMD", "ENTRYPOINT")}
     first = starts.get("ENTRYPOINT", starts.get("CMD"))

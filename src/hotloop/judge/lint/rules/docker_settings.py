@@ -102,11 +102,11 @@ def secret_in_image(build: DockerBuild) -> Iterator[LintFinding]:
     only pass files on are skipped.
 
     ## What to do
-    `RUN --mount=type=secret,id=hf_token,env=HF_TOKEN ...`; pass secrets to the container when it starts. Replace any
-    published secret.
+    Use `RUN --mount=type=secret,id=hf_token,env=HF_TOKEN ...`; pass secrets to the container when it starts. Replace
+    any published secret.
 
     ## When it is wrong
-    If the value is a placeholder that grants no access.
+    Ignore the finding if the value is a placeholder that grants no access.
     """
     yield from find_faults(SECRETS, build.final)
 
@@ -236,7 +236,7 @@ def moving_version(build: DockerBuild, chain: Sequence[Layer]) -> Iterator[LintF
     Name a commit, version or digest; install from a lock file.
 
     ## When it is wrong
-    If all builds are made without a cache and the newest code is wanted.
+    Ignore the finding if all builds are made without a cache and the newest code is wanted.
     """
     yield from find_faults(MOVING, chain)
 
@@ -576,6 +576,6 @@ def costly_setting(build: DockerBuild) -> Iterator[LintFinding]:
     Remove it, and set it for the one run that needs it.
 
     ## When it is wrong
-    If all machines that run the image need the setting.
+    Ignore the finding if all machines that run the image need the setting.
     """
     yield from find_faults(COSTLY, build.final)

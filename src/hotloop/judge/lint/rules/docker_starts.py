@@ -191,10 +191,10 @@ def missing_at_start(build: DockerBuild) -> Iterator[LintFinding]:
     By the instructions of the final image, in order.
 
     ## What to do
-    `ENV HF_HOME=/opt/huggingface` above the download; `ENV PATH=/opt/venv/bin:$PATH`.
+    Use `ENV HF_HOME=/opt/huggingface` above the download; `ENV PATH=/opt/venv/bin:$PATH`.
 
     ## When it is wrong
-    If the entry point sets the missing variable or path.
+    Ignore the finding if the entry point sets the missing variable or path.
     """
     yield from find_faults(WEIGHTS, build.final)
 
@@ -343,6 +343,6 @@ def broken_command(build: DockerBuild, chain: Sequence[Layer]) -> Iterator[LintF
     Use the shell form with `exec`, or `["sh", "-c", "exec python train.py --out \\"$OUT\\""]`.
 
     ## When it is wrong
-    If the program itself expands variables.
+    Ignore the finding if the program itself expands variables.
     """
     yield from find_faults(BROKEN, chain)

@@ -341,7 +341,7 @@ def failing_step(build: DockerBuild, chain: Sequence[Layer]) -> Iterator[LintFin
     See the advice of the finding.
 
     ## When it is wrong
-    If a script or an archive in a step above provides the program.
+    Ignore the finding if a script or an archive in a step above provides the program.
     """
     yield from find_faults(FAILING, chain)
 
@@ -416,7 +416,7 @@ def lost_shell_state(build: DockerBuild, chain: Sequence[Layer]) -> Iterator[Lin
     `RUN`.
 
     ## When it is wrong
-    If the command only tests that a file exists, or its failure is expected.
+    Ignore the finding if the command only tests that a file exists, or its failure is expected.
     """
     yield from find_faults(LOST, chain)
 
@@ -489,9 +489,9 @@ def bashism_in_sh(build: DockerBuild, chain: Sequence[Layer]) -> Iterator[LintFi
     The base is Debian or Ubuntu, no `SHELL` is named, and bash does not run the command.
 
     ## What to do
-    `SHELL ["/bin/bash", "-o", "pipefail", "-c"]` above, or `.` for `source`.
+    Use `SHELL ["/bin/bash", "-o", "pipefail", "-c"]` above, or `.` for `source`.
 
     ## When it is wrong
-    If an earlier step links `/bin/sh` to bash.
+    Ignore the finding if an earlier step links `/bin/sh` to bash.
     """
     yield from find_faults(BASHISMS, chain)

@@ -156,7 +156,7 @@ def unfit_versions(build: DockerBuild, chain: Sequence[Layer]) -> Iterator[LintF
     Use the versions from one line of PyTorch's table of previous versions.
 
     ## When it is wrong
-    If your own index has such a build.
+    Ignore the finding if your own index has such a build.
     """
     yield from find_faults(UNFIT, chain)
     taken = [(layer, stage) for layer in chain if (stage := layer.source_stage) is not None]
@@ -307,6 +307,7 @@ def torch_twice(build: DockerBuild, chain: Sequence[Layer]) -> Iterator[LintFind
     Choose a base with the right version of torch, or start from a plain CUDA runtime image; install torch once.
 
     ## When it is wrong
-    If the earlier layer is in a stage from which only files are copied; such stages are not compared.
+    Ignore the finding if the earlier layer is in a stage from which only files are copied; such stages are not
+    compared.
     """
     yield from find_faults(REPLACED, chain)

@@ -38,11 +38,11 @@ def accumulation_without_no_sync(script: LintedScript, training: LoopStep) -> It
     The file wraps a model in DistributedDataParallel, and a loop accumulates over micro-batches.
 
     ## What to do
-    `with model.no_sync():` around all micro-batches but the last. The rule `sync-every-microstep` of `hotloop run`
+    Use `with model.no_sync():` around all micro-batches but the last. The rule `sync-every-microstep` of `hotloop run`
     measures the cost.
 
     ## When it is wrong
-    If N is 1 in practice.
+    Ignore the finding if N is 1 in practice.
     """
     if not script.calls_of(".DistributedDataParallel", ".DDP") or not training.steps:
         return
@@ -86,7 +86,7 @@ def clip_after_step(script: LintedScript, training: LoopStep) -> Iterator[LintFi
     Clip between `backward()` and `step()`.
 
     ## When it is wrong
-    If you keep the gradients for the next step on purpose.
+    Ignore the finding if you keep the gradients for the next step on purpose.
     """
     order = [one for one in training.events if one in training.backwards or one in training.steps]
     for clip in training.find(*CLIPS) if training.backwards and training.steps else ():
@@ -123,7 +123,7 @@ def clipped_scaled_gradients(script: LintedScript, training: LoopStep) -> Iterat
     Call `scaler.unscale_(optimizer)` before you clip.
 
     ## When it is wrong
-    If the scaler is disabled wherever gradients are clipped.
+    Ignore the finding if the scaler is disabled wherever gradients are clipped.
     """
     scaled = {one for one in training.backwards if _is_scaled_loss(script, one)}
     stepped = {one for one in training.steps if one.call.args}
@@ -164,10 +164,10 @@ def misused_scaler(script: LintedScript, training: LoopStep) -> Iterator[LintFin
     By the calls of one iteration (`scale(loss).backward()`, the steps, `update()`) and the dtype passed to autocast.
 
     ## What to do
-    `scaler.scale(loss).backward(); scaler.step(optimizer); scaler.update()`. Bfloat16 needs no scaler.
+    Use `scaler.scale(loss).backward(); scaler.step(optimizer); scaler.update()`. Bfloat16 needs no scaler.
 
     ## When it is wrong
-    If branches of the loop use the scaler under conditions that the rule cannot follow.
+    Ignore the finding if branches of the loop use the scaler under conditions that the rule cannot follow.
     """
     scaled = [one for one in training.backwards if _is_scaled_loss(script, one) and ".scale_loss" not in script.text]
     through = [one for one in training.steps if one.call.args and script.name(one.call.func).endswith("scaler.step")]
@@ -244,7 +244,8 @@ def missing_zero_grad(script: LintedScript, training: LoopStep) -> Iterator[Lint
     where the step runs in every iteration.
 
     ## When it is wrong
-    If another file clears the gradients, for example inside the model's own `forward`; a loop that runs only once.
+    Ignore the finding if another file clears the gradients, for example inside the model's own `forward`; a loop that
+    runs only once.
     """
     clears = script.calls_of(".zero_grad")
     inside = [*training.events, *script.events(training.loop)]
@@ -298,10 +299,10 @@ def step_out_of_order(script: LintedScript, training: LoopStep) -> Iterator[Lint
     The three calls run in each iteration of one loop, in this order, for one optimizer.
 
     ## What to do
-    `zero_grad()`, `backward()`, `step()`, in this order.
+    Use `zero_grad()`, `backward()`, `step()`, in this order.
 
     ## When it is wrong
-    If you want delayed gradients.
+    Ignore the finding if you want delayed gradients.
     """
     clears = training.find("zero_grad")
     order = [*training.backwards, *training.steps, *clears]
@@ -339,7 +340,7 @@ def never_stepped(script: LintedScript, training: LoopStep) -> Iterator[LintFind
     Call `optimizer.step()` after `backward()`, in the same loop.
 
     ## When it is wrong
-    If another file calls `step()` through the model or a global.
+    Ignore the finding if another file calls `step()` through the model or a global.
     """
     for name, values in script.assigned.items() if not training.steps and not training.backwards[0].call.args else ():
         if not any(isinstance(value, ast.Call) and script.role(value) == "optimizer" for value in values):
@@ -375,7 +376,7 @@ def uncleared_steps(script: LintedScript, training: LoopStep) -> Iterator[LintFi
     Put the step under the same test as `zero_grad()`, before it.
 
     ## When it is wrong
-    If gradients should decay slowly over several steps, as a kind of momentum.
+    Ignore the finding if gradients should decay slowly over several steps, as a kind of momentum.
     """
     clears, name = training.find("zero_grad"), _single(script, training)
     rarely = bool(clears) and all(_find_period(script, one) for one in clears)
@@ -409,7 +410,7 @@ def undivided_accumulation(script: LintedScript, training: LoopStep) -> Iterator
     Divide the loss by the number of micro-batches: `(loss / N).backward()`.
 
     ## When it is wrong
-    If the learning rate was chosen for the sum on purpose, or another file divides the loss.
+    Ignore the finding if the learning rate was chosen for the sum on purpose, or another file divides the loss.
     """
     count = None if any(name in script.text for name in DIVIDES_ITSELF) else _find_accumulation(script, training)
     if count is None or constant(count) == 1 or _is_scaled(script, count):
@@ -479,7 +480,7 @@ def zeroed_micro_batches(script: LintedScript, training: LoopStep) -> Iterator[L
     Clear the gradients only after the step, under the same test.
 
     ## When it is wrong
-    If the step is skipped for another reason, and you want the step to use a single batch.
+    Ignore the finding if the step is skipped for another reason, and you want the step to use a single batch.
     """
     periods = [_find_period(script, step) for step in training.steps]
     is_each = bool(_single(script, training)) and all(one.is_certain for one in training.backwards)
@@ -552,7 +553,7 @@ def detached_loss(script: LintedScript, training: LoopStep) -> Iterator[LintFind
     Compute the loss from the model's output itself; detach only copies that are logged.
 
     ## When it is wrong
-    If the loss has another input that requires gradients.
+    Ignore the finding if the loss has another input that requires gradients.
     """
     for backward in training.backwards[:1]:
         loss, block = script.loss(backward.call), script.without_gradients(backward.call)
@@ -602,7 +603,7 @@ def activated_loss(script: LintedScript) -> Iterator[LintFinding]:
     Give `CrossEntropyLoss` and `BCEWithLogitsLoss` raw logits; give `NLLLoss` the result of `log_softmax`.
 
     ## When it is wrong
-    If you squeeze the logits on purpose.
+    Ignore the finding if you squeeze the logits on purpose.
     """
     for call, name in script.calls if any(one in script.text for one in ACTIVATED) else ():
         made = [script.name(one.func) for one in script.origins(call.func) if isinstance(one, ast.Call)]
@@ -650,7 +651,7 @@ def retained_graph(script: LintedScript, training: LoopStep) -> Iterator[LintFin
     Leave it out; if PyTorch then complains, detach the tensors that are carried from step to step.
 
     ## When it is wrong
-    If a second backward runs in another file.
+    Ignore the finding if a second backward runs in another file.
     """
     needed = len(training.backwards) > 1 or script.has(r"autograd\.grad|create_graph")
     for backward in training.backwards:
@@ -678,7 +679,7 @@ def stale_optimizer(script: LintedScript) -> Iterator[LintFinding]:
     Build, move, load and wrap the model first, then build the optimizer.
 
     ## When it is wrong
-    If the optimizer gets the new parameters with `add_param_group`.
+    Ignore the finding if the optimizer gets the new parameters with `add_param_group`.
     """
     for model, optimizer in script.models.items() if "add_param_group" not in script.text else ():
         around = script.loops_around(optimizer) if script.is_own(optimizer) else None

@@ -44,7 +44,7 @@ FRACTIONAL_GPU = table_rule(
     Ask for 1 and let the device plugin share it by time-slicing, MPS, or MIG's own resource names.
 
     ## When it is wrong
-    If a webhook of the cluster rewrites the value first.
+    Ignore the finding if a webhook of the cluster rewrites the value first.
     """,
     reads="kubernetes",
     each="pods",
@@ -75,7 +75,7 @@ GPU_WITHOUT_LIMIT = table_rule(
     Write the number under `limits`; Kubernetes then sets the request.
 
     ## When it is wrong
-    If a webhook of the cluster or a patch in another file adds the limit.
+    Ignore the finding if a webhook of the cluster or a patch in another file adds the limit.
     """,
     reads="kubernetes",
     each="pods",
@@ -151,7 +151,7 @@ UNKNOWN_RESOURCE = table_rule(
     Write the device plugin's name: `nvidia.com/gpu`, `amd.com/gpu`.
 
     ## When it is wrong
-    If one of your device plugins offers a resource of that name.
+    Ignore the finding if one of your device plugins offers a resource of that name.
     """,
     reads="kubernetes",
     each="pods",
@@ -194,10 +194,10 @@ IMPOSSIBLE_AMOUNT = table_rule(
     By the amount in its unit: `m` is a thousandth, no suffix is bytes, `M` is 10^6 and `Mi` is 2^20.
 
     ## What to do
-    `Gi` for memory, plain numbers for CPUs, and several pods for more GPUs than a node has.
+    Use `Gi` for memory, plain numbers for CPUs, and several pods for more GPUs than a node has.
 
     ## When it is wrong
-    If one of your nodes is that large, or the container that small.
+    Ignore the finding if one of your nodes is that large, or the container that small.
     """,
     reads="kubernetes",
     each="pods",
@@ -270,7 +270,7 @@ MEMORY_VOLUME = table_rule(
     Raise the memory limit by the volume's size, or lower `sizeLimit`.
 
     ## When it is wrong
-    If the volume is never filled.
+    Ignore the finding if the volume is never filled.
     """,
     reads="kubernetes",
     each="pods",
@@ -319,10 +319,10 @@ SHARED_MEMORY_ON_DISK = table_rule(
     The mount at `/dev/shm` names a volume whose `emptyDir` has no medium.
 
     ## What to do
-    `emptyDir: {medium: Memory}`. Its size counts as the container's memory.
+    Use `emptyDir: {medium: Memory}`. Its size counts as the container's memory.
 
     ## When it is wrong
-    If the node's disk is already a memory file system.
+    Ignore the finding if the node's disk is already a memory file system.
     """,
     reads="kubernetes",
     each="pods",
@@ -378,7 +378,7 @@ SMALL_SHARED_MEMORY = table_rule(
     Mount a volume `emptyDir: {medium: Memory, sizeLimit: 8Gi}` at `/dev/shm`.
 
     ## When it is wrong
-    If the loader has no workers, or the container runtime gives more.
+    Ignore the finding if the loader has no workers, or the container runtime gives more.
     """,
     reads="kubernetes dstack",
     each="tasks",
@@ -453,7 +453,7 @@ SHORT_GRACE = table_rule(
     Set `terminationGracePeriodSeconds` above the sum of hook and save. Spot nodes may end sooner anyway.
 
     ## When it is wrong
-    If the training saves nothing when it is stopped.
+    Ignore the finding if the training saves nothing when it is stopped.
     """,
     reads="kubernetes",
     each="pods",
@@ -502,7 +502,7 @@ SPOT_WITHOUT_TOLERATION = table_rule(
     Add your provider's toleration next to the selector.
 
     ## When it is wrong
-    If an admission webhook adds the toleration, as some clusters do.
+    Ignore the finding if an admission webhook adds the toleration, as some clusters do.
     """,
     reads="kubernetes",
     each="pods",
@@ -553,7 +553,7 @@ UNPLACEABLE_POD = table_rule(
     Make them agree; `kubectl describe pod` shows the rule that no node met.
 
     ## When it is wrong
-    If a webhook of the cluster rewrites the rules.
+    Ignore the finding if a webhook of the cluster rewrites the rules.
     """,
     reads="kubernetes",
     each="pods",
@@ -661,10 +661,10 @@ VARIABLE_WITHOUT_SHELL = table_rule(
     No `sh -c` precedes it. `$(NAME)` is reported where `env` has no such name, or has it further down.
 
     ## What to do
-    `$(NAME)` with NAME in `env`, or start the program with `sh -c "exec ..."`.
+    Use `$(NAME)` with NAME in `env`, or start the program with `sh -c "exec ..."`.
 
     ## When it is wrong
-    If the program itself or an earlier template replaces variables.
+    Ignore the finding if the program itself or an earlier template replaces variables.
     """,
     reads="kubernetes",
     each="pods",
@@ -730,7 +730,7 @@ BROKEN_COMMAND = table_rule(
     One list element for each word, or `[bash, -c, "exec ..."]` with the whole command in one.
 
     ## When it is wrong
-    If the image's entrypoint is a shell that joins its arguments.
+    Ignore the finding if the image's entrypoint is a shell that joins its arguments.
     """,
     reads="kubernetes",
     each="pods",
@@ -832,7 +832,7 @@ INCONSISTENT_POD = table_rule(
     Do what the finding says; `kubectl apply --dry-run=server` shows refused parts.
 
     ## When it is wrong
-    If a webhook or a patch adds the missing part.
+    Ignore the finding if a webhook or a patch adds the missing part.
     """,
     reads="kubernetes",
     each="pods",

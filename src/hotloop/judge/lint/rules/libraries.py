@@ -28,11 +28,11 @@ def half_accelerated(script: LintedScript) -> Iterator[LintFinding]:
     The objects of the loop are followed to the arguments of `prepare`.
 
     ## What to do
-    `model, optimizer, loader, scheduler = accelerator.prepare(...)`, `with accelerator.accumulate(model)`, and
+    Use `model, optimizer, loader, scheduler = accelerator.prepare(...)`, `with accelerator.accumulate(model)`, and
     `accelerator.backward(loss)`.
 
     ## When it is wrong
-    If another file prepares the rest.
+    Ignore the finding if another file prepares the rest.
     """
     made = script.calls_of("accelerate.Accelerator", ".Accelerator")
     count = keyword(made[0], "gradient_accumulation_steps") if made else None
@@ -109,7 +109,7 @@ def lightning_by_hand(script: LintedScript) -> Iterator[LintFinding]:
     Return the loss with its graph; keep `.detach()`; `self.automatic_optimization = False` for manual optimization.
 
     ## When it is wrong
-    If a base class in another file sets manual optimization.
+    Ignore the finding if a base class in another file sets manual optimization.
     """
     if "training_step" not in script.text:
         return
@@ -201,10 +201,10 @@ def misused_callbacks(script: LintedScript) -> Iterator[LintFinding]:
     By the methods of the class, the result of `configure_optimizers`, and the names passed to `self.log`.
 
     ## What to do
-    `self.outputs.clear()` at the epoch's end; `{"scheduler": s, "interval": "step"}`; `mode="max"`.
+    Use `self.outputs.clear()` at the epoch's end; `{"scheduler": s, "interval": "step"}`; `mode="max"`.
 
     ## When it is wrong
-    If a base class or another file does this.
+    Ignore the finding if a base class or another file does this.
     """
     modules = (
         [one for one in script.of[ast.ClassDef] if script.derives(one, r"LightningModule$")]
@@ -311,7 +311,7 @@ def conflicting_arguments(script: LintedScript) -> Iterator[LintFinding]:
     Make the arguments agree, as the finding says.
 
     ## When it is wrong
-    If a later line changes the arguments.
+    Ignore the finding if a later line changes the arguments.
     """
     for call in script.calls_of(".TrainingArguments", ".Seq2SeqTrainingArguments", ".SFTConfig"):
         args = {OLD.get(one.arg or "", one.arg or ""): one.value for one in call.keywords}

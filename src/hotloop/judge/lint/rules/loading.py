@@ -41,7 +41,7 @@ def loader_per_step(script: LintedScript, training: LoopStep) -> Iterator[LintFi
     create a new one when it ends.
 
     ## When it is wrong
-    If the loop's body is a complete training, such as one per client, through helper functions.
+    Ignore the finding if the loop's body is a complete training, such as one per client, through helper functions.
     """
     for event in script.events(training.loop) if training.steps else ():
         drawn = event.call.args[0] if event.name == "next" and event.call.args else None
@@ -102,7 +102,7 @@ def sampler_without_set_epoch(script: LintedScript) -> Iterator[LintFinding]:
     epoch are plain names in the same function.
 
     ## When it is wrong
-    If there is only one epoch, or another file calls `set_epoch` on the loader's sampler.
+    Ignore the finding if there is only one epoch, or another file calls `set_epoch` on the loader's sampler.
     """
     if any(name in script.text for name in ("set_epoch", *OTHERS_DO_IT)):
         return
@@ -164,7 +164,7 @@ def useless_non_blocking(script: LintedScript) -> Iterator[LintFinding]:
     Build the loader with `DataLoader(..., pin_memory=True)`.
 
     ## When it is wrong
-    If the batches are pinned elsewhere, or training is on a CPU.
+    Ignore the finding if the batches are pinned elsewhere, or training is on a CPU.
     """
     if "non_blocking" not in script.text:
         return
@@ -201,7 +201,7 @@ def workerless_loader(script: LintedScript, training: LoopStep) -> Iterator[Lint
     `hotloop bench loader` tries them.
 
     ## When it is wrong
-    If the data is already in memory, or batches are so cheap that workers only add overhead.
+    Ignore the finding if the data is already in memory, or batches are so cheap that workers only add overhead.
     """
     source = script.loop_source(training.loop)
     for call in script.origins(source) if source is not None else ():
@@ -255,10 +255,10 @@ def loader_order(script: LintedScript, training: LoopStep) -> Iterator[LintFindi
     The loop's loader is followed to the DataLoader call and to its dataset.
 
     ## What to do
-    `shuffle=True` in one process; a `DistributedSampler` and `set_epoch` on several.
+    Use `shuffle=True` in one process; a `DistributedSampler` and `set_epoch` on several.
 
     ## When it is wrong
-    If the dataset is an iterable, shuffles itself, or is split by rank elsewhere.
+    Ignore the finding if the dataset is an iterable, shuffles itself, or is split by rank elsewhere.
     """
     source = script.loop_source(training.loop)
     parallel = script.calls_of(".DistributedDataParallel", ".DDP") and not any(
@@ -333,7 +333,7 @@ def slow_dataset(script: LintedScript) -> Iterator[LintFinding]:
     keep large tables in arrays.
 
     ## When it is wrong
-    If the file is tiny, or the loader has no workers in practice.
+    Ignore the finding if the file is tiny, or the loader has no workers in practice.
     """
     if not script.has("__getitem__|__iter__|collate_fn"):
         return
@@ -434,7 +434,7 @@ def leaked_split(script: LintedScript) -> Iterator[LintFinding]:
     Split first; fit on the training part only; give the validation its own dataset, without augmentation.
 
     ## When it is wrong
-    If you augment the validation data on purpose.
+    Ignore the finding if you augment the validation data on purpose.
     """
     splits = script.calls_of(".train_test_split", ".random_split")
     after_all = script.calls_of(".fit", ".fit_transform") if splits else script.calls_of(".fit_transform")

@@ -96,10 +96,10 @@ def mismatched_loss(script: LintedScript) -> Iterator[LintFinding]:
     Both arguments are followed to the operations that determine their shape; the loader is followed to its class.
 
     ## What to do
-    `squeeze(1)` or `unsqueeze(1)`; `BCEWithLogitsLoss`; `ignore_index` or -100; `[:batch.batch_size]`.
+    Use `squeeze(1)` or `unsqueeze(1)`; `BCEWithLogitsLoss`; `ignore_index` or -100; `[:batch.batch_size]`.
 
     ## When it is wrong
-    If another file masks the padding.
+    Ignore the finding if another file masks the padding.
     """
     sampled = script.calls_of(".NeighborLoader", ".HGTLoader", ".NeighborSampler")
     pads = [script.source(one.args[0]) for one in script.calls_of(".pad_sequence") if one.args]
@@ -180,10 +180,10 @@ def unmasked_labels(script: LintedScript) -> Iterator[LintFinding]:
     them.
 
     ## What to do
-    `labels[attention_mask == 0] = -100`, or DataCollatorForLanguageModeling(tokenizer, mlm=False).
+    Use `labels[attention_mask == 0] = -100`, or DataCollatorForLanguageModeling(tokenizer, mlm=False).
 
     ## When it is wrong
-    If another file sets -100.
+    Ignore the finding if another file sets -100.
     """
     if "labels" not in script.text or script.has(r"DataCollatorFor|ignore_index|loss_mask|DataCollatorWithFlattening"):
         return
@@ -223,7 +223,7 @@ def aliased_model(script: LintedScript) -> Iterator[LintFinding]:
     Create it with `copy.deepcopy(model)`, and freeze it.
 
     ## When it is wrong
-    If the name is only another word for the trained model.
+    Ignore the finding if the name is only another word for the trained model.
     """
     for name, values in script.assigned.items() if script.training and script.models else ():
         value = values[0] if len(values) == 1 and TARGETS.search(name.rpartition(".")[2]) else None
@@ -260,10 +260,10 @@ def undetached_input(script: LintedScript, training: LoopStep) -> Iterator[LintF
     By data flow: calls of other trained models that lead to the loss between a backward call and the step after it.
 
     ## What to do
-    `fake.detach()`; compute teachers, targets and advantages under `torch.no_grad()`.
+    Use `fake.detach()`; compute teachers, targets and advantages under `torch.no_grad()`.
 
     ## When it is wrong
-    If both networks should learn from this loss.
+    Ignore the finding if both networks should learn from this loss.
     """
     optimizers = {script.stepped(one.call) for one in training.steps}
     order = [one for one in training.events if one in training.backwards or one in training.steps]
@@ -378,10 +378,10 @@ def gathered_without_gradient(script: LintedScript, training: LoopStep) -> Itera
     The gathered tensor has a history, and the function does not restore its own part (`gathered[rank] = features`).
 
     ## What to do
-    `torch.distributed.nn.functional.all_gather`, or restore the rank's own part.
+    Use `torch.distributed.nn.functional.all_gather`, or restore the rank's own part.
 
     ## When it is wrong
-    If the gathered values are only used for metrics.
+    Ignore the finding if the gathered values are only used for metrics.
     """
     for event in training.find("all_gather", "all_gather_into_tensor"):
         scope = script.scope(event.call)

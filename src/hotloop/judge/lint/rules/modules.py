@@ -32,10 +32,10 @@ def unregistered_module(script: LintedScript) -> Iterator[LintFinding]:
     without a ModuleList, Sequential or ParameterList around it.
 
     ## What to do
-    `nn.ModuleList`, `nn.ModuleDict`, `nn.ParameterList`; build layers in `__init__`.
+    Use `nn.ModuleList`, `nn.ModuleDict`, `nn.ParameterList`; build layers in `__init__`.
 
     ## When it is wrong
-    If the layers are also registered under other names, or are frozen on purpose.
+    Ignore the finding if the layers are also registered under other names, or are frozen on purpose.
     """
     if not script.has(MAY_HIDE):
         return
@@ -95,10 +95,10 @@ def dropout_always_on(script: LintedScript) -> Iterator[LintFinding]:
     The call is in a method of a class that derives from `nn.Module`.
 
     ## What to do
-    `F.dropout(x, p, training=self.training)`, or `nn.Dropout`; `softmax(dim=-1)`.
+    Use `F.dropout(x, p, training=self.training)`, or `nn.Dropout`; `softmax(dim=-1)`.
 
     ## When it is wrong
-    If you want dropout at inference (Monte Carlo dropout).
+    Ignore the finding if you want dropout at inference (Monte Carlo dropout).
     """
     for call, name in script.calls if script.has("dropout|softmax") else ():
         if not DROPS.search(name):
@@ -156,7 +156,7 @@ def statement_without_effect(script: LintedScript) -> Iterator[LintFinding]:
     Add the parentheses, or assign the result.
 
     ## When it is wrong
-    If an attribute is read for its side effect.
+    Ignore the finding if an attribute is read for its side effect.
     """
     if not script.has(MAY_DO_NOTHING):
         return
@@ -198,7 +198,7 @@ def unused_argument(script: LintedScript) -> Iterator[LintFinding]:
     Use it, or remove it.
 
     ## When it is wrong
-    If a launcher passes arguments that the script must accept.
+    Ignore the finding if a launcher passes arguments that the script must accept.
     """
     if not script.training or script.has(r"vars\(|__dict__|getattr\(|asdict|namespace|[Ll]ightning|[Dd]eep[Ss]peed"):
         return

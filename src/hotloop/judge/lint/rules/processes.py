@@ -48,10 +48,10 @@ def save_on_every_rank(script: LintedScript) -> Iterator[LintFinding]:
     process.
 
     ## What to do
-    `if torch.distributed.get_rank() == 0:` around the call, and a barrier after it if other ranks read the file.
+    Use `if torch.distributed.get_rank() == 0:` around the call, and a barrier after it if other ranks read the file.
 
     ## When it is wrong
-    If a caller in another file guards it, or the path differs by rank through the working directory.
+    Ignore the finding if a caller in another file guards it, or the path differs by rank through the working directory.
     """
     started = STARTED.search(script.text) and any(STARTED.search(name) for _, name in script.calls)
     for call, name in script.calls if started else ():
@@ -118,7 +118,7 @@ def uneven_collective(script: LintedScript) -> Iterator[LintFinding]:
     Call collectives on all ranks, and check the rank only around code that prints and writes.
 
     ## When it is wrong
-    If the collective's group contains only these ranks.
+    Ignore the finding if the collective's group contains only these ranks.
     """
     if not STARTED.search(script.text):
         return
@@ -192,10 +192,10 @@ def bypassed_ddp(script: LintedScript) -> Iterator[LintFinding]:
     a device are `set_device`, `device_ids` and anything that names a rank.
 
     ## What to do
-    `torch.cuda.set_device(local_rank)`, move the model, wrap it, and call the wrapper.
+    Use `torch.cuda.set_device(local_rank)`, move the model, wrap it, and call the wrapper.
 
     ## When it is wrong
-    If the code averages the gradients itself.
+    Ignore the finding if the code averages the gradients itself.
     """
     wraps = script.calls_of(".DistributedDataParallel", ".DDP")
     if not wraps:
@@ -271,10 +271,10 @@ def unreduced_metric(script: LintedScript) -> Iterator[LintFinding]:
     it.
 
     ## What to do
-    `all_reduce` the counts, then divide.
+    Use `all_reduce` the counts, then divide.
 
     ## When it is wrong
-    If a metrics library reduces it.
+    Ignore the finding if a metrics library reduces it.
     """
     reduced = not script.calls_of(".DistributedSampler") or script.has(
         r"all_reduce|all_gather|reduce\(|gather|torchmetrics|MetricLogger|reduce_|accelerat|lightning"
@@ -308,7 +308,7 @@ def unused_parameter_search(script: LintedScript) -> Iterator[LintFinding]:
     `hotloop run` measures the cost.
 
     ## When it is wrong
-    If some parameters really get no gradient in some steps.
+    Ignore the finding if some parameters really get no gradient in some steps.
     """
     for call in script.calls_of(".DistributedDataParallel", ".DDP", ".DDPStrategy", ".DistributedDataParallelKwargs"):
         if constant(keyword(call, "find_unused_parameters")) is True:
@@ -375,7 +375,7 @@ def unhandled_signal(script: LintedScript) -> Iterator[LintFinding]:
     Or remove `--signal`.
 
     ## When it is wrong
-    If a package that is not among these files sets the handler, or the script saves often enough.
+    Ignore the finding if a package that is not among these files sets the handler, or the script saves often enough.
     """
     start = script.start
     if start is None or HANDLE_THEMSELVES.search(script.text) or not script.calls_of(*SAVES):

@@ -34,7 +34,7 @@ def ignored_sbatch_line(batch: Batch) -> Iterator[LintFinding]:
     Move all `#SBATCH` lines up, right below the first line. `hotloop lint --fix` does it.
 
     ## When it is wrong
-    If the line is kept as a note; in that case write `##SBATCH`.
+    Ignore the finding if the line is kept as a note; in that case write `##SBATCH`.
     """
     first = batch.commands[0].line if batch.commands else 0
     lines = batch.text.split("\n")
@@ -101,7 +101,7 @@ def refused_option(batch: Batch) -> Iterator[LintFinding]:
     Write the option that the finding names, or give it to srun.
 
     ## When it is wrong
-    If a plugin of the cluster adds an option whose name is close to one of sbatch's.
+    Ignore the finding if a plugin of the cluster adds an option whose name is close to one of sbatch's.
     """
     lines = batch.text.split("\n")
     found: list[tuple[Severity, int, str, str]] = []
@@ -174,7 +174,7 @@ def unexpanded_variable(batch: Batch) -> Iterator[LintFinding]:
     Write the path, use sbatch's own patterns (`%x` name, `%j` id, `%u` user), or give the option on the command line.
 
     ## When it is wrong
-    If another program fills in the variables before the file is submitted.
+    Ignore the finding if another program fills in the variables before the file is submitted.
     """
     for one in batch.options:
         if one.name and re.search(r"\$[\w{(]|^~/", one.value):
@@ -214,10 +214,10 @@ def wrong_unit(batch: Batch) -> Iterator[LintFinding]:
     the line says hours. The name and partition do not suggest a test. Memory below 1000 has no K, M, G or T.
 
     ## What to do
-    `--time=24:00:00` or `--time=1-00:00:00`, and `--mem=64G`.
+    Use `--time=24:00:00` or `--time=1-00:00:00`, and `--mem=64G`.
 
     ## When it is wrong
-    If a run of that many minutes is intended; in that case write `--time=00:24:00`.
+    Ignore the finding if a run of that many minutes is intended; in that case write `--time=00:24:00`.
     """
     value, lines = batch.value("time"), batch.text.split("\n")
     minutes, days = re.fullmatch(r"(\d+)(:00)?", value), re.fullmatch(r"(\d+)-0{1,2}(:0{1,2}){0,2}", value)
@@ -257,10 +257,10 @@ def lost_log(batch: Batch) -> Iterator[LintFinding]:
     `mkdir` of the folder in the script, with no such folder next to it (medium).
 
     ## What to do
-    `#SBATCH --open-mode=append` (`hotloop lint --fix` adds it), `--output=logs/%A_%a.out`, `mkdir` before sbatch.
+    Use `#SBATCH --open-mode=append` (`hotloop lint --fix` adds it), `--output=logs/%A_%a.out`, `mkdir` before sbatch.
 
     ## When it is wrong
-    If the cluster sets `JobFileAppend=1`, or the folder exists from an earlier run.
+    Ignore the finding if the cluster sets `JobFileAppend=1`, or the folder exists from an earlier run.
     """
     requeues, at = (
         batch.option("requeue") or batch.find(r"^\s*scontrol\s+requeue"),
@@ -327,7 +327,7 @@ def contradictory_options(batch: Batch) -> Iterator[LintFinding]:
     Leave `--ntasks` out, or make the numbers agree; keep one line of each option.
 
     ## When it is wrong
-    If the nodes are intended to have different numbers of tasks.
+    Ignore the finding if the nodes are intended to have different numbers of tasks.
     """
     tasks, per_node, gpus, nodes = (batch.count(name) or 0 for name in ("ntasks", "ntasks-per-node", "gpus", "nodes"))
     is_exact = "-" not in batch.value("nodes")
@@ -375,10 +375,10 @@ def one_core_per_task(batch: Batch) -> Iterator[LintFinding]:
     at most half as many CPUs as the workers that the command, or the default in the Python file next to it, asks for.
 
     ## What to do
-    `#SBATCH --cpus-per-task=N`, with one CPU for each worker and one for each process.
+    Use `#SBATCH --cpus-per-task=N`, with one CPU for each worker and one for each process.
 
     ## When it is wrong
-    If the partition gives whole nodes, or a default number of CPUs per GPU.
+    Ignore the finding if the partition gives whole nodes, or a default number of CPUs per GPU.
     """
     gpus, cores = batch.gpus_per_node or 0, batch.cores_per_node
     is_given = any(batch.option(name) for name in _CORES.split()) or batch.tasks_per_node >= gpus * 2

@@ -41,7 +41,7 @@ def unknown_setting(file: SettingsFile, known: tuple[Field, str]) -> Iterator[Li
     Write the intended name or value.
 
     ## When it is wrong
-    If the program is newer than the tables.
+    Ignore the finding if the program is newer than the tables.
     """
     yield from judge_fields(*known)
 
@@ -70,7 +70,7 @@ DEEPSPEED_SETTINGS = table_rule(
     Do what the finding says, then lint the file again.
 
     ## When it is wrong
-    If the script changes the settings before it passes them on.
+    Ignore the finding if the script changes the settings before it passes them on.
     """,
     reads="deepspeed",
     each="documents",
@@ -176,7 +176,7 @@ ACCELERATE_SETTINGS = table_rule(
     Do what the finding says, then lint the file again.
 
     ## When it is wrong
-    If you pass other values to `accelerate launch`.
+    Ignore the finding if you pass other values to `accelerate launch`.
     """,
     reads="accelerate",
     each="documents",
@@ -381,7 +381,7 @@ LIGHTNING_SETTINGS = table_rule(
     Remove the switch, and pass it on the command line for the one run that needs it.
 
     ## When it is wrong
-    If the file is for debugging only.
+    Ignore the finding if the file is for debugging only.
     """,
     reads="lightning",
     each="documents",
@@ -536,7 +536,7 @@ SKYPILOT_SETTINGS = table_rule(
     Do what the finding says, then lint the file again.
 
     ## When it is wrong
-    If the value is given on the command line.
+    Ignore the finding if the value is given on the command line.
     """,
     reads="skypilot",
     each="documents",
@@ -606,7 +606,7 @@ DSTACK_SETTINGS = table_rule(
     Do what the finding says, then lint the file again.
 
     ## When it is wrong
-    If a profile or an option of `dstack apply` sets other values.
+    Ignore the finding if a profile or an option of `dstack apply` sets other values.
     """,
     reads="dstack",
     each="documents",

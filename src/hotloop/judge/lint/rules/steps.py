@@ -34,8 +34,8 @@ def eval_mode_kept(script: LintedScript) -> Iterator[LintFinding]:
     Call `model.train()` after each validation, or at the start of each step's loop.
 
     ## When it is wrong
-    If the model should train in eval mode, such as one whose batch normalization is frozen: then call `eval()` once,
-    before the loop.
+    Ignore the finding if the model should train in eval mode, such as one whose batch normalization is frozen: then
+    call `eval()` once, before the loop.
     """
     if not script.training:
         return
@@ -77,10 +77,10 @@ def validation_in_train_mode(script: LintedScript) -> Iterator[LintFinding]:
     The model is trained or built here, and no `eval()` runs in the function, in its callers or anywhere in the file.
 
     ## What to do
-    `model.eval()` before the validation and `model.train()` after it.
+    Use `model.eval()` before the validation and `model.train()` after it.
 
     ## When it is wrong
-    If the model has neither dropout nor batch normalization.
+    Ignore the finding if the model has neither dropout nor batch normalization.
     """
     is_off = not script.models or script.has(
         r"\.eval\(|\.train\(False|train\(mode=False|set_eval|\.training = False|pipeline\("
@@ -115,10 +115,10 @@ def gradients_in_validation(script: LintedScript) -> Iterator[LintFinding]:
     the function's callers turn gradients off.
 
     ## What to do
-    `with torch.no_grad():` around the loop, or `@torch.no_grad()` on the function.
+    Use `with torch.no_grad():` around the loop, or `@torch.no_grad()` on the function.
 
     ## When it is wrong
-    If a caller in another file turns gradients off, or the evaluation needs them.
+    Ignore the finding if a caller in another file turns gradients off, or the evaluation needs them.
     """
     if not script.has(r"\.eval\(") or script.has(r"set_grad_enabled\(False|requires_grad_?\(?\s*=?\s*False"):
         return
@@ -202,7 +202,8 @@ def forced_wait_each_step(script: LintedScript, training: LoopStep) -> Iterator[
     Remove it, or do it every N steps or once per epoch. You need to wait only around a time measurement.
 
     ## When it is wrong
-    If steps take minutes, or their sizes vary so much that memory fragments; then try `expandable_segments:True` first.
+    Ignore the finding if steps take minutes, or their sizes vary so much that memory fragments; then try
+    `expandable_segments:True` first.
     """
     told: set[str] = set()
     for event in training.events if training.steps else ():
@@ -245,7 +246,7 @@ def item_each_step(script: LintedScript, training: LoopStep) -> Iterator[LintFin
     Add up `loss.detach()` on the device, and read it every N steps. The rule `host-sync` of `hotloop run` measures it.
 
     ## When it is wrong
-    If the next step depends on the value, or training is on a CPU.
+    Ignore the finding if the next step depends on the value, or training is on a CPU.
     """
     reads: dict[str, list[LoopCall]] = {"loss": [], "grad": []}
     for event in training.events if training.steps and not _is_epoch(script, training) else ():
@@ -297,10 +298,10 @@ def kept_graph(script: LintedScript, training: LoopStep) -> Iterator[LintFinding
     outside the loop, and nothing calls `backward()` on it.
 
     ## What to do
-    `total += loss.detach()`, which waits for nothing. `hotloop lint --fix` rewrites a plain sum.
+    Use `total += loss.detach()`, which waits for nothing. `hotloop lint --fix` rewrites a plain sum.
 
     ## When it is wrong
-    If another function calls `backward()` on the sum.
+    Ignore the finding if another function calls `backward()` on the sum.
     """
     for target, value, node in _list_kept(script, training):
         name, shown = script.name(target), script.source(value)
@@ -400,10 +401,10 @@ def carried_state(script: LintedScript, training: LoopStep) -> Iterator[LintFind
     In one loop, the name is an argument of the model and is bound to its result.
 
     ## What to do
-    `hidden = hidden.detach()` (each part of a tuple) at the start of the step.
+    Use `hidden = hidden.detach()` (each part of a tuple) at the start of the step.
 
     ## When it is wrong
-    If another function detaches it in place.
+    Ignore the finding if another function detaches it in place.
     """
     text = script.text_of(training.container)
     for event in training.events if training.container is training.loop and training.steps else ():
@@ -442,7 +443,7 @@ def print_each_step(script: LintedScript, training: LoopStep) -> Iterator[LintFi
     Print every N steps. The rule `logging-overhead` of `hotloop run` measures the cost.
 
     ## When it is wrong
-    If a step takes seconds: the cost of a line is then negligible.
+    Ignore the finding if a step takes seconds: the cost of a line is then negligible.
     """
     logs = [one for one in training.events if one.name in ("print", "logging.info", "tqdm.tqdm.write", "tqdm.write")]
     logs += [one for one in training.events if one.name.endswith((".info", ".debug")) and "log" in one.name]
@@ -479,7 +480,7 @@ def swallowed_errors(script: LintedScript, training: LoopStep) -> Iterator[LintF
     Catch errors that you expect where they occur (a broken file: in the dataset), and let the rest end the run.
 
     ## When it is wrong
-    If the handler calls a function that ends the process.
+    Ignore the finding if the handler calls a function that ends the process.
     """
     parallel = script.calls_of(".DistributedDataParallel", ".DDP", ".init_process_group")
     sites = [one.site for one in script.events(training.loop) if one.call in {each.call for each in training.backwards}]
@@ -533,7 +534,7 @@ def misused_scheduler(script: LintedScript) -> Iterator[LintFinding]:
     Step it once per unit of its length, after `optimizer.step()`.
 
     ## When it is wrong
-    If another file steps it, or the names of numbers suggest the wrong unit.
+    Ignore the finding if another file steps it, or the names of numbers suggest the wrong unit.
     """
     if not script.training or script.has(r"[Ll]ightning|[Dd]eepspeed|DeepSpeed|ignite|Trainer\(|\.run_epoch"):
         return
@@ -664,7 +665,7 @@ def built_in_loop(script: LintedScript) -> Iterator[LintFinding]:
     Build it once, before the loop.
 
     ## When it is wrong
-    If each pass is a separate training.
+    Ignore the finding if each pass is a separate training.
     """
     reported: set[ast.AST] = set()
     for loop, _ in script.epochs:
@@ -736,7 +737,7 @@ def debug_switch(script: LintedScript) -> Iterator[LintFinding]:
     Remove it, or turn it on with an argument.
 
     ## When it is wrong
-    If the file exists to debug.
+    Ignore the finding if the file exists to debug.
     """
     if not script.has(DEBUGS) or not (script.training or script.calls_of(".fit", ".train")):
         return
@@ -774,7 +775,7 @@ def repeated_forward(script: LintedScript, training: LoopStep) -> Iterator[LintF
     Keep the output of the first call; validate once per epoch.
 
     ## When it is wrong
-    If the second call should differ, for example because of dropout.
+    Ignore the finding if the second call should differ, for example because of dropout.
     """
     seen: dict[str, LoopCall] = {}
     inner = script.iterates_loader(training.loop)

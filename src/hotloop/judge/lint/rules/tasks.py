@@ -61,7 +61,7 @@ LONE_NODES = table_rule(
     Give `--nnodes`, `--node-rank` and `--master-addr` (or `--rdzv-endpoint`) from the scheduler's variables.
 
     ## When it is wrong
-    If each node should work alone, for example on one shard of a search.
+    Ignore the finding if each node should work alone, for example on one shard of a search.
     """,
     reads=JOBS,
     each="tasks",
@@ -206,7 +206,7 @@ PROCESSES_AND_GPUS = table_rule(
     Set `--nproc-per-node` to the number of GPUs, or ask for fewer GPUs.
 
     ## When it is wrong
-    If one process drives several GPUs, as model-parallel inference does.
+    Ignore the finding if one process drives several GPUs, as model-parallel inference does.
     """,
     reads=JOBS,
     each="tasks",
@@ -297,7 +297,7 @@ FEW_CPUS = table_rule(
     Ask for as many CPUs as the node has per GPU (12 to 24 each), or fewer workers.
 
     ## When it is wrong
-    If the data is already on the GPU and the loader has nothing to do.
+    Ignore the finding if the data is already on the GPU and the loader has nothing to do.
     """,
     reads=JOBS,
     each="tasks",
@@ -340,7 +340,8 @@ SWALLOWED_SIGNAL = table_rule(
     Put `exec torchrun ...` last; for a log, put `exec > >(tee -a LOG) 2>&1` before it, or use a trap that waits.
 
     ## When it is wrong
-    If the image has an init that signals the whole group (`tini -g`), or the pod shares its process namespace.
+    Ignore the finding if the image has an init that signals the whole group (`tini -g`), or the pod shares its process
+    namespace.
     """,
     reads="kubernetes dstack",
     each="tasks",
@@ -407,7 +408,7 @@ LOST_EXIT_CODE = table_rule(
     Use `set -o pipefail` and `wait` at the end, and no `|| true` or sleep after the training.
 
     ## When it is wrong
-    If somebody reads the log, or keeps the pod to inspect it.
+    Ignore the finding if somebody reads the log, or keeps the pod to inspect it.
     """,
     reads=JOBS,
     each="tasks",
@@ -475,7 +476,7 @@ BASH_IN_SH = table_rule(
     Use `bash -c`, or `. FILE` instead of source.
 
     ## When it is wrong
-    If sh is bash in the image, as in Red Hat's, or busybox supports the syntax.
+    Ignore the finding if sh is bash in the image, as in Red Hat's, or busybox supports the syntax.
     """,
     reads="kubernetes dstack",
     each="tasks",
@@ -520,7 +521,7 @@ LOST_CHECKPOINTS = table_rule(
     Mount a claim or a `MOUNT` or `MOUNT_CACHED` bucket at that folder; or use a remote path (`s3://`, `gs://`).
 
     ## When it is wrong
-    If the program uploads its files, or you do not need them.
+    Ignore the finding if the program uploads its files, or you do not need them.
     """,
     reads=JOBS,
     each="tasks",
@@ -560,7 +561,7 @@ SPOT_WITHOUT_RETRY = table_rule(
     Set the retry (`backoffLimit`, `retry`, `sky jobs launch`), save often and resume from the newest checkpoint.
 
     ## When it is wrong
-    If the script saves and resumes without an option.
+    Ignore the finding if the script saves and resumes without an option.
     """,
     reads=JOBS,
     each="tasks",
@@ -622,7 +623,7 @@ EARLY_DEADLINE = table_rule(
     Raise it above the longest run that you expect, retries included.
 
     ## When it is wrong
-    If the job is a short test, or the limit should stop it.
+    Ignore the finding if the job is a short test, or the limit should stop it.
     """,
     reads=JOBS,
     each="tasks",
@@ -698,7 +699,7 @@ def left_over_variable(file: object, task: Task) -> Iterator[LintFinding]:
     Remove it. Set such variables by hand in the run that you debug.
 
     ## When it is wrong
-    If the machine needs it: no InfiniBand, or GPUs that cannot reach each other.
+    Ignore the finding if the machine needs it: no InfiniBand, or GPUs that cannot reach each other.
     """
     for variable in task.assigned if task.gpus or task.is_training else ():
         for names, faulty, severity, least, effect in LEFT_OVER:
@@ -740,10 +741,11 @@ PLAIN_SECRET = table_rule(
     The name ends in TOKEN, SECRET, PASSWORD or KEY, and the value is not a placeholder.
 
     ## What to do
-    `valueFrom: secretKeyRef`, `secrets:` of SkyPilot, or a bare name (dstack) which takes the value from your shell.
+    Use `valueFrom: secretKeyRef`, `secrets:` of SkyPilot, or a bare name (dstack) which takes the value from your
+    shell.
 
     ## When it is wrong
-    If the value is public, such as a key for a local test.
+    Ignore the finding if the value is public, such as a key for a local test.
     """,
     reads=JOBS,
     each="tasks",

@@ -75,7 +75,7 @@ def unknown_field(manifests: Manifests, known: tuple[Field, str]) -> Iterator[Li
     asks the cluster.
 
     ## When it is wrong
-    If the cluster's version is newer than the tables, or the file is a patch.
+    Ignore the finding if the cluster's version is newer than the tables, or the file is a patch.
     """
     yield from judge_fields(*known, is_part=manifests.is_based)
 
@@ -96,7 +96,7 @@ REMOVED_API_VERSION = table_rule(
     Write a version that is served; `kubectl explain KIND` names it.
 
     ## When it is wrong
-    If the cluster is older than the removal.
+    Ignore the finding if the cluster is older than the removal.
     """,
     reads="kubernetes",
     each="objects",
@@ -147,10 +147,10 @@ JOB_RESTART_POLICY = table_rule(
     The pod template has containers with images, but not the required policy.
 
     ## What to do
-    `restartPolicy: Never`, and `backoffLimit` for the number of restarts of a failed training.
+    Use `restartPolicy: Never`, and `backoffLimit` for the number of restarts of a failed training.
 
     ## When it is wrong
-    If the file is a patch that another file completes.
+    Ignore the finding if the file is a patch that another file completes.
     """,
     reads="kubernetes",
     each="objects",
@@ -225,7 +225,7 @@ JOB_POLICY = table_rule(
     Do what the finding says, then lint the file again.
 
     ## When it is wrong
-    If a webhook of the cluster first changes the Job.
+    Ignore the finding if a webhook of the cluster first changes the Job.
     """,
     reads="kubernetes",
     each="objects",
@@ -354,7 +354,7 @@ WORKLOAD_SETTINGS = table_rule(
     Do what the finding says, then lint the file again.
 
     ## When it is wrong
-    If your own controller runs the object.
+    Ignore the finding if your own controller runs the object.
     """,
     reads="kubernetes",
     each="objects",
@@ -552,7 +552,8 @@ IDLE_AUTOSCALER = table_rule(
     Do what the finding says; `kubectl describe hpa` shows its conditions.
 
     ## When it is wrong
-    If the cluster has a metrics server that serves other resources, or the target is in another repository.
+    Ignore the finding if the cluster has a metrics server that serves other resources, or the target is in another
+    repository.
     """,
     reads="kubernetes",
     each="objects",
@@ -700,10 +701,10 @@ BLOCKING_BUDGET = table_rule(
     `maxUnavailable: 0`, `minAvailable: 100%`, or as many as the replicas.
 
     ## What to do
-    `maxUnavailable: 1`, or no budget for a single replica.
+    Use `maxUnavailable: 1`, or no budget for a single replica.
 
     ## When it is wrong
-    If the budget should stop people who drain nodes by hand.
+    Ignore the finding if the budget should stop people who drain nodes by hand.
     """,
     reads="kubernetes",
     each="objects",
@@ -763,7 +764,7 @@ SINGLE_NODE_VOLUME = table_rule(
     Use a ReadWriteMany storage class, one claim per pod (`volumeClaimTemplates`), or `strategy: Recreate`.
 
     ## When it is wrong
-    If all pods are placed on one node.
+    Ignore the finding if all pods are placed on one node.
     """,
     reads="kubernetes",
     each="pods",
@@ -871,7 +872,7 @@ UNREACHABLE_SERVICE = table_rule(
     Set `clusterIP: None`, select the pods' labels, and make `subdomain` equal to the Service's name.
 
     ## When it is wrong
-    If another tool creates the Service or the pods.
+    Ignore the finding if another tool creates the Service or the pods.
     """,
     reads="kubernetes",
     each="objects",
@@ -996,7 +997,7 @@ RESERVED_VARIABLE = table_rule(
     Remove them, and set `trainer.numNodes` and `trainer.numProcPerNode`, or the replicas.
 
     ## When it is wrong
-    If the runtime does not start torchrun.
+    Ignore the finding if the runtime does not start torchrun.
     """,
     reads="kubernetes",
     each="objects",
@@ -1074,7 +1075,8 @@ UNADMITTED_JOB = table_rule(
     Cover the resource, raise the quota, add the toleration, or name the intended queue.
 
     ## When it is wrong
-    If Kueue is configured to ignore resources (`excludeResourcePrefixes`), or the queue is created elsewhere.
+    Ignore the finding if Kueue is configured to ignore resources (`excludeResourcePrefixes`), or the queue is created
+    elsewhere.
     """,
     reads="kubernetes",
     each="objects",
