@@ -349,7 +349,7 @@ COSTLY = (
         "ENV",
         r"^TORCH_DISTRIBUTED_DEBUG=(?i:detail)",
         MEDIUM,
-        f"{0} in the image checks each collective with another one, which costs tens of percent of each step",
+        "{0} in the image checks each collective with another one, which costs tens of percent of each step",
         MOVE,
     ),
     Fault(
@@ -363,7 +363,7 @@ COSTLY = (
         r"^(NVIDIA_TF32_OVERRIDE=0|CUDA_CACHE_DISABLE=1|PYTHONDEVMODE=1|PYTHONMALLOC=debug"
         r"|CUDA_MODULE_LOADING=EAGER)",
         MEDIUM,
-        f"{0} in the image slows down each start or each step (TF32 off, kernels compiled again, debug mode)",
+        "{0} in the image slows down each start or each step (TF32 off, kernels compiled again, debug mode)",
         MOVE,
     ),
     Fault(
