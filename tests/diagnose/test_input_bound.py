@@ -60,7 +60,7 @@ def test_the_causes_are_told_apart(loader: object, cause: str) -> None:
 @pytest.mark.parametrize(
     ("cores", "wanted", "why"),
     [
-        (2, 2, "4 share 2 cores with the training: fewer would leave it more cores"),
+        (2, 2, "4 workers compete with the training process for 2 cores; use fewer"),
         (8, 5, "the workers are fast enough on average: a longer queue bridges late batches"),
     ],
 )

@@ -40,9 +40,9 @@ def test_a_run_of_which_most_was_judged_is(warmup_ns: int | None) -> None:
 @pytest.mark.parametrize(
     ("saving", "cost_ratio", "start", "end"),
     [
-        ((0.0, 0.19, 0.43), 0.29, "input-bound: ", "a fix may save much or nothing"),
-        ((0.04, 0.23, 0.32), 0.29, "input-bound: ", "a fix may save much or little"),
-        ((0.0, 0.04, 0.28), 0.61, "input-bound: ", "no fix is sure to save much"),
+        ((0.0, 0.19, 0.43), 0.29, "input-bound: ", "a fix may save a lot or nothing"),
+        ((0.04, 0.23, 0.32), 0.29, "input-bound: ", "a fix may save a lot or little"),
+        ((0.0, 0.04, 0.28), 0.61, "input-bound: ", "no fix is certain to save much"),
         ((0.0, 0.04, 0.43), 0.29, "no serious problem found", ""),
     ],
 )

@@ -295,7 +295,7 @@ def add_memory_candidates(
             if memory.needs == "ranks" and rank_count == 1:
                 one = replace(one, why_not="not applicable: there is only one rank")
             elif memory.needs == "an accelerator" and not has_accelerator:
-                one = replace(one, why_not="not applicable: the training ran on the CPU")
+                one = replace(one, why_not="not applicable: training ran on the CPU")
             found.append(one)
     if goal != MEMORY:
         return (*given, *found)

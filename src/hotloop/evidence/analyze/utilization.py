@@ -13,7 +13,7 @@ from hotloop.core.utilization import Utilization, rate_over_peak
 
 from .timeline.flops import count_call, find_peaks, name_type
 
-NO_DEVICE = "the training ran on the CPU: there is no device to measure"
+NO_DEVICE = "training ran on the CPU: there is no device to measure"
 NO_NVML = (
     "NVML reported nothing about the devices while the steps were steady, or too little in too short a time (needs "
     "the telemetry extra and a driver)"

@@ -65,7 +65,7 @@ EXCHANGE_RULES = frozenset({"exposed-communication", "slow-link", "small-buckets
 """Rules about waiting for other ranks."""
 
 
-NO_NEWS = "the training ran on the CPU"
+NO_NEWS = "training ran on the CPU"
 """How the reasons of rules begin that only an accelerator's training can break."""
 
 
@@ -245,7 +245,7 @@ def describe_skipped(skipped: Sequence[Skipped]) -> list[tuple[str, str]]:
     shown = [(reason, ", ".join(rules)) for reason, rules in list(by_reason.items())[:SHOWN_REASONS]]
     more = sum(len(rules) for rules in list(by_reason.values())[SHOWN_REASONS:])
     if left_out:
-        shown.append((f"{format_counted(left_out, 'rule')} about accelerators", "the training ran on the CPU"))
+        shown.append((f"{format_counted(left_out, 'rule')} about accelerators", "training ran on the CPU"))
     if more:
         shown.append((f"{format_counted(more, 'rule')} for other reasons", "the JSON and HTML reports list them"))
     return shown
