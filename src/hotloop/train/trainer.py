@@ -309,7 +309,7 @@ class Trainer:
             why = entries[-1].detail if entries else "it is limited to other places (where)"
             raise UsageError(
                 f"{_SHARDING} cannot shard the model over the {self.ranks.world_size} ranks: {why}; remove it from "
-                "the strategy to keep the whole model on every rank"
+                "the strategy to keep the entire model on every rank"
             )
         return built
 
@@ -718,7 +718,7 @@ def _choose(precision: str, accumulate: int, strategy: Strategy | str | Path | N
     if precision not in ("fp32", *_PRECISIONS):
         raise UsageError(f"precision={precision!r}: write 'fp32', {', '.join(map(repr, _PRECISIONS))}")
     if not isinstance(accumulate, int) or isinstance(accumulate, bool) or accumulate < 1:
-        raise UsageError(f"accumulate={accumulate!r}: write how many batches make a step, at least 1")
+        raise UsageError(f"accumulate={accumulate!r}: write the number of batches per step, at least 1")
     source = "strategy" if strategy is None or isinstance(strategy, Strategy) else str(strategy)
     chosen = Strategy() if strategy is None else strategy if isinstance(strategy, Strategy) else load_strategy(strategy)
     if precision != "fp32":
@@ -782,8 +782,8 @@ def _accumulation_to_resume(trainer: Trainer, found: Checkpoint, order: BatchOrd
             "keep_global_batch=False"
         )
     warnings.warn(
-        f"{found.world_size} ranks before, {layout.world_size} now: accumulating {fits} batches of {layout.batch_size} "
-        f"a step, which keeps its {window} samples",
+        f"{found.world_size} ranks before, {layout.world_size} now: accumulating {fits} batches of "
+        f"{layout.batch_size} per step, which keeps {window} samples per step",
         stacklevel=2,
     )
     return fits

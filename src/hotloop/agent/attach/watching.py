@@ -28,8 +28,8 @@ def begin_watching(name: str | None, options: Mapping[str, Any]) -> str:
         import torch.optim  # noqa: F401 (under hotloop run this import arms)
     except ImportError as error:
         raise HotloopError(
-            f"watch() observes a PyTorch training, but this Python has no {error.name}; install it, or "
-            "use the training's Python"
+            f"watch() observes PyTorch training, but this Python has no {error.name}; install it, or use the Python "
+            "used for training"
         ) from error
 
     from .agent import arm_agent, current_agent

@@ -86,8 +86,8 @@ class TokenDataset(Dataset[torch.Tensor]):
         self._ends = list(accumulate(shard.tokens_count for shard in self.folder.shards))
         if len(self) == 0:
             raise UsageError(
-                f"{folder} holds {self.folder.tokens_count} tokens, fewer than one sample of {seq_length} + 1; give a "
-                "smaller seq_length"
+                f"{folder} holds {self.folder.tokens_count} tokens, fewer than one sample of {seq_length} + 1 tokens; "
+                "give a smaller seq_length"
             )
 
     def __len__(self) -> int:

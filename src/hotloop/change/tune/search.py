@@ -306,7 +306,7 @@ def add_memory_candidates(
 
 STEADY_BEHIND = 10
 """Steps that a trial trains after the start that it has to show, so that steady steps can be compared too."""
-ADVICE = "compare two runs of your own, one with it: hotloop diff"
+ADVICE = "run the command with and without it, and compare the runs: hotloop diff"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
