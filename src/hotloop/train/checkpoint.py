@@ -1,4 +1,4 @@
-"""A training's state -> a folder that is complete or not there, and back; tensors by torch.distributed.checkpoint.
+"""The state of training -> a folder that is complete or not there, and back; tensors by torch.distributed.checkpoint.
 
     checkpoints/
       step-00000200/
@@ -304,7 +304,7 @@ def optimizer_kind(optimizer: Any) -> str:
 
 
 class CheckpointWriter:
-    """Writes the checkpoints of one training into one folder, each on a thread of its own or in the caller's.
+    """Writes the checkpoints of one training run into one folder, each on a thread of its own or in the caller's.
 
     On several ranks, all of them call the same methods in the same order.
     """

@@ -1,4 +1,5 @@
-"""A call from inside a training -> this process armed as under ``hotloop run``, with a run folder of its own."""
+"""A call from inside a training process -> this process armed as under ``hotloop run``, with a run folder of its
+own."""
 
 from __future__ import annotations
 

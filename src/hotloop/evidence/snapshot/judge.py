@@ -468,7 +468,7 @@ def differing(stands: Sequence[Stand], branched: Sequence[bool]) -> list[int]:
 def _ranks_text(ranks: Sequence[int | None]) -> str:
     known = [str(rank) for rank in ranks if rank is not None]
     if not known:
-        return "the training"
+        return "the training process"
     return f"rank {known[0]}" if len(known) == 1 else f"ranks {', '.join(known)}"
 
 

@@ -43,7 +43,7 @@ class ActivationCheckpointing(Technique):
     remaining, cheap operators. `budget` is the share of the blocks that keep their activations: the others are
     recomputed, early ones first, because the activations of later blocks are free again by the time backward reaches
     the early ones. In a compiled model, the compiler chooses which activations to keep. If all blocks are recomputed, a
-    transformers model uses its own switch; `use_cache` is always off during its training.
+    transformers model uses its own switch; `use_cache` is always off while the model trains.
 
     ## When it helps
     It helps if memory is full and a larger batch or model has to fit. Six transformer blocks kept 46 of 188 MB of

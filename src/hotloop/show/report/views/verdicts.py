@@ -82,7 +82,7 @@ def _tabulate(stands: tuple[Stand, ...], surface: Surface) -> Table:
 
 
 def _name(stand: Stand) -> str:
-    rank = "the training" if stand.rank is None else f"rank {stand.rank}"  # words: ok
+    rank = "the training process" if stand.rank is None else f"rank {stand.rank}"  # words: ok
     return rank if stand.role == "rank" else f"{stand.role} of {rank}"  # words: ok
 
 
