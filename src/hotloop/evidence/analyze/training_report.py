@@ -204,7 +204,7 @@ def build_scorecard(analysis: Analysis) -> tuple[ScorecardRow, ...]:
             reason="" if has_loader else "no DataLoader was seen in the loop",
         ),
         _rate("host-to-device copies, share of the step", copies, low_is_good=(0.05, 0.15)),
-        _rate("all-reduce (including its overlapped part) over backward", all_reduce, low_is_good=(0.15, 0.30)),
+        _rate("all-reduce (hidden part too) over backward", all_reduce, low_is_good=(0.15, 0.30)),
         # No guide gives a band for it: the row is here because overlapped communication costs nothing.
         _rate("exposed all-reduce over backward", _mean_over_backward(analysis, lambda ddp: ddp.exposed_comm_ns)),
         *(

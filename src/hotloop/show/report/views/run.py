@@ -170,7 +170,7 @@ def describe_restarts(attempts: Sequence[Attempt]) -> str | None:
     ...     trained_ns=4_000_000_000)
     >>> describe_restarts((first, replace(first, first_step=30, gap_ns=9_000_000_000, repeated_steps=10,
     ...     repeated_ns=1_000_000_000)))
-    'left out: attempt 1, 40 steps of 2 ranks, 4.00 s; 9.00 s to attempt 2, which made 10 steps again, 1.00 s'
+    'left out: attempt 1, 40 steps of 2 ranks, 4.00 s; 9.00 s to attempt 2, which repeated 10 steps, 1.00 s'
     """
     if len(attempts) < 2:
         return None

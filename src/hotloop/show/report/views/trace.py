@@ -154,7 +154,7 @@ def _list_worst_step(line: RankTimeline, whose: str) -> Section | None:
 def _list_blame(idle: IdleCauses, whose: str, top: int) -> Section:
     blamed = (*idle.blamed_python[: top // 2], *idle.blamed[:top])
     rows = [(row.name, row.kind, row.cause, row.total_ns, row.gaps_count) for row in blamed]
-    columns = {"what the host did in the meantime": "", "kind": "", "cause": "", "idle time": "ns", "gaps": "count"}
+    columns = {"what the host did meanwhile": "", "kind": "", "cause": "", "idle time": "ns", "gaps": "count"}
     return _section("What the device waited for", whose, columns, rows)
 
 
@@ -204,7 +204,7 @@ def _list_forecasts(rank: TraceRank, whose: str) -> Section:
         (change, rank.step_ns * (1 - one.saving_mid_ratio), one.saving_mid_ratio)
         for change, one in rank.forecasts.items()
     ]
-    note = _join(f"a step of {t.format_duration(rank.step_ns)}, simulated again", whose)
+    note = _join(f"a step of {t.format_duration(rank.step_ns)}, replayed", whose)
     return _section("What if", note, {"change": "long", "step": "ns", "saves": "ratio"}, rows)
 
 
@@ -251,7 +251,7 @@ def _list_memory(ranks: Sequence[TraceRank]) -> Section:
     ]
     relative = any(not one.is_absolute for rank in ranks for one in rank.memory)
     note = "relative to the start of the trace" if relative else ""
-    names = ("peak", "reserved at the peak", "not in use at the peak", "allocated during the trace", "growth per step")
+    names = ("peak", "reserved then", "not in use then", "allocated during the trace", "growth per step")
     return _section("Memory", note, {"device": "long"} | dict.fromkeys(names, "bytes"), rows)
 
 
