@@ -57,9 +57,9 @@ class CompileModel(Technique):
     differentiates gradients (`create_graph=True`), because torch does not support this for compiled code.
 
     ## Numerics
-    Reordered: fused operators keep intermediate results in registers and sum in another order. Resampled if the forward
-    draws random numbers (dropout): from the same seed, inductor's code draws different numbers from those of eager
-    mode. hotloop detects this at the first forward, from the state of torch's generator.
+    Reordered: fused operators keep intermediate results and sum in another order. Resampled if the forward draws random
+    numbers (dropout): from the same seed, inductor's code draws different numbers from those of eager mode. hotloop
+    detects this at the first forward, from the state of torch's generator.
     """
 
     id = "compile-model"

@@ -91,7 +91,7 @@ def launch_on_one_node(batch: Batch) -> Iterator[LintFinding]:
 
 
 @lint_rule(
-    "launcher-per-task", "srun starts a launcher for each task, and each launcher starts all processes", reads="sbatch"
+    "launcher-per-task", "each srun task starts a launcher, and each launcher starts all processes", reads="sbatch"
 )
 def launcher_per_task(batch: Batch) -> Iterator[LintFinding]:
     """## What it does
@@ -729,7 +729,7 @@ def container_without_gpus(batch: Batch) -> Iterator[LintFinding]:
             )
 
 
-@lint_rule("cores-not-passed-on", "srun does not pass the job's cores on to its tasks", reads="sbatch")
+@lint_rule("cores-not-passed-on", "tasks under srun do not get the job's cores", reads="sbatch")
 def cores_not_passed_on(batch: Batch) -> Iterator[LintFinding]:
     """## What it does
     Looks for `--cpus-per-task` in a job in which the `srun` that starts training does not repeat the option.

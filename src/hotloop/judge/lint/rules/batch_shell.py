@@ -417,7 +417,7 @@ def costly_setting(batch: Batch) -> Iterator[LintFinding]:
                     )
 
 
-@lint_rule("lost-environment", "srun's tasks do not get the script's environment", reads="sbatch")
+@lint_rule("lost-environment", "tasks under srun do not get the script's environment", reads="sbatch")
 def lost_environment(batch: Batch) -> Iterator[LintFinding]:
     """## What it does
     Looks for `#SBATCH --export=NONE` (or a list) with srun, and `srun --export=NAME` without `ALL`.
@@ -493,7 +493,7 @@ def batch_job_misuse(batch: Batch) -> Iterator[LintFinding]:
             )
 
 
-@lint_rule("unsafe-removal", "rm -rf removes / if a variable is empty", reads="sbatch")
+@lint_rule("unsafe-removal", "a removal deletes / if a variable is empty", reads="sbatch")
 def unsafe_removal(batch: Batch) -> Iterator[LintFinding]:
     """## What it does
     Looks for `rm -rf $NAME/*` and `rm -rf "$NAME/"`, where the script does not set NAME, and for `cd` without a check

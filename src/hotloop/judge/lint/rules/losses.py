@@ -367,7 +367,10 @@ def _model_calls(script: LintedScript, value: ast.AST) -> Iterator[tuple[ast.Cal
 
 
 @lint_rule(
-    "gathered-without-gradient", "all_gather cuts the gradient of a loss's inputs", reads="python", each="training"
+    "gathered-without-gradient",
+    "a collective (all_gather) cuts the gradient of a loss's inputs",
+    reads="python",
+    each="training",
 )
 def gathered_without_gradient(script: LintedScript, training: LoopStep) -> Iterator[LintFinding]:
     """## What it does

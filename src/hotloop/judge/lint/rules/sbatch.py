@@ -83,7 +83,7 @@ _VALUES = {
 """The values that sbatch accepts, by option; it refuses all others."""
 
 
-@lint_rule("refused-option", "sbatch refuses the script: an unknown option, value, or combination", reads="sbatch")
+@lint_rule("refused-option", "an unknown option, value, or combination makes sbatch refuse the script", reads="sbatch")
 def refused_option(batch: Batch) -> Iterator[LintFinding]:
     """## What it does
     Compares the `#SBATCH` lines with the options of sbatch. Looks for misspelled options, one dash instead of two,
