@@ -150,7 +150,7 @@ def _describe_excluded(left_out: Excluded) -> str:
         "the time after the last step took": left_out.tail_ns,
     }
     longest = max(parts, key=lambda part: parts[part])
-    is_tail = longest.startswith("what")
+    is_tail = longest.startswith("the time")
     main_part = (left_out.tail_phase or "").replace("_", " ") if is_tail else left_out.main_part
     why = f", most of it {main_part}" if main_part else ""
     return (
