@@ -28,7 +28,7 @@ WRONG: dict[str, Sequence[tuple[Sequence[str], str]]] = {
         ([], "no command"),
         (["--grace", "soon", "--", "python", "a.py"], "--grace"),
         (["--checkpoints", ".", "--", "python", "a.py"], "this folder itself"),
-        (["--checkpoints", "..", "--", "python", "a.py"], "holds files"),
+        (["--checkpoints", "..", "--", "python", "a.py"], "contains files"),
     ],
     "bench": [
         (["train", "nothing.py:make"], ""),
@@ -48,7 +48,7 @@ WRONG: dict[str, Sequence[tuple[Sequence[str], str]]] = {
     ],
     "lint": [
         (["nowhere"], "nowhere: no such file or folder; give the paths of scripts, or a folder with them"),
-        (["train.py", "--fix", "--diff"], "--fix writes and --diff does not; give one of them"),
+        (["train.py", "--fix", "--diff"], "--fix changes files and --diff does not; give only one of them"),
         (["train.py", "--save-seconds", "0"], "--save-seconds 0: give a number of seconds above 0"),
     ],
     "": [

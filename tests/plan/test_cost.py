@@ -94,7 +94,7 @@ def test_preemptions_come_on_top_of_failures_on_spot_devices_only() -> None:
     assert usual.mtbf_s == pytest.approx(300 / 8 * 3600)
     assert spot.mtbf_s == pytest.approx(100 / 8 * 3600)
     unknown = predict_cost(step, workload, DEVICE, 10**9, price=pick_price(DEVICE, "spot"))
-    assert any("preemptions are unknown" in note for note in unknown.notes)
+    assert any("preemption rate is unknown" in note for note in unknown.notes)
 
 
 def test_a_checkpoint_stalls_for_its_bytes_over_the_storages_rate() -> None:

@@ -90,7 +90,7 @@ def test_what_is_usual_stands_in_for_what_is_not_said() -> None:
         ({"hardware": {"spot_usd_per_hour": "1"}}, "hardware.spot_usd_per_hour = '1'"),
         ({"hardware": {"storage_bytes_per_s": 0}}, "hardware.storage_bytes_per_s = 0: give a number above 0"),
         ({"hardware": {"restart_s": -1}}, "hardware.restart_s = -1: give a number of 0 or more"),
-        ({"hardware": {"usd_per_hour": 1, "spot_usd_per_hour": 1, "price_kind": "spot"}}, "give one of them"),
+        ({"hardware": {"usd_per_hour": 1, "spot_usd_per_hour": 1, "price_kind": "spot"}}, "both spot prices"),
         ({"sharing": {}}, "unknown table sharing"),
         ({"hardware": {"price": 2}}, "unknown key hardware.price; did you mean 'price_kind'"),
         ({"hardware": {"price_kind": "cheap"}}, "choose one of on-demand, spot, reserved"),

@@ -156,7 +156,7 @@ def test_any_damaged_file_is_found_and_named(tmp_path: Path) -> None:
 def test_a_checkpoint_of_the_same_step_stays_and_a_damaged_one_is_set_aside(tmp_path: Path) -> None:
     save(tmp_path, 1)
     kept = (tmp_path / "step-00000001" / "manifest.json").read_bytes()
-    with pytest.raises(CheckpointError, match="another training already wrote this step there"):
+    with pytest.raises(CheckpointError, match="another training run already wrote this step there"):
         save(tmp_path, 1)
     assert (tmp_path / "step-00000001" / "manifest.json").read_bytes() == kept
     (tmp_path / "step-00000001" / "state.json").write_text("{")
