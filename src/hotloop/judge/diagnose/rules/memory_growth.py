@@ -86,10 +86,10 @@ def memory_growth(analysis: Analysis) -> Finding | Skipped | None:
 
     ## How to recognize it
     The slope exceeds three times its own error and amounts to more than 16 MiB over the steady steps, or to 1 % of all
-    memory per thousand steps. Memory use in every quarter of the run is above that in the previous quarter, and it
-    grows in the second half as in the first. (An allocator that warms up levels off, and one that fluctuates returns to
-    its earlier level.) The second half must also rise by at least three times its largest single rise, because a heap
-    that looks for room for large blocks grows in a few jumps.
+    memory per thousand steps. Memory use in every quarter of the run is higher than in the previous quarter, and it
+    grows in the second half as in the first. (An allocator that warms up levels off, and a fluctuating allocator
+    returns to its earlier level.) The second half must also rise by at least three times its largest single rise,
+    because a heap that looks for room for large blocks grows in a few jumps.
 
     ## What to do
     Look for tensors kept with their graph (`losses.append(loss)` instead of `loss.item()` or `loss.detach()`), lists
