@@ -36,7 +36,7 @@ def test_totals_are_steps_times_time_times_price() -> None:
     assert cost.gpu_hours == pytest.approx(8 * hours)
     assert cost.usd == pytest.approx(8 * hours * 2.0)
     assert cost.energy_kwh == pytest.approx(8 * hours * 0.5)
-    assert cost.price == "2 USD an hour, on-demand, A, 2026-01-01"
+    assert cost.price == "2 USD per hour, on-demand, A, 2026-01-01"
 
 
 @pytest.mark.parametrize(("mtbf_min", "interval_min"), [(24 * 60, 117), (6 * 60, 57), (15, 9.1)])

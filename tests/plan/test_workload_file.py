@@ -95,7 +95,7 @@ def test_what_is_usual_stands_in_for_what_is_not_said() -> None:
         ({"hardware": {"price": 2}}, "unknown key hardware.price; did you mean 'price_kind'"),
         ({"hardware": {"price_kind": "cheap"}}, "choose one of on-demand, spot, reserved"),
         ({"goal": {"tokens": 1.5}}, "goal.tokens = 1.5"),
-        ({"hardware": {"gpu": "v100-32g"}}, "'bf16': NVIDIA V100 SXM2 32 GB computes fp32, fp16 only"),
+        ({"hardware": {"gpu": "v100-32g"}}, "'bf16': NVIDIA V100 SXM2 32 GB computes only fp32, fp16"),
         ({"run": {"precision": "fp8"}, "hardware": {"gpu": "a100-80g-sxm"}}, "run.precision = 'fp8'"),
     ],
 )

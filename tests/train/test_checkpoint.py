@@ -89,7 +89,7 @@ def test_what_one_rank_keeps_for_itself_comes_back_or_the_error_names_it(tmp_pat
     restore_own(checkpoint, {"compression-0": part})
     assert part.state["step"] == 7
     assert part.state["unsent"]["layer.weight"].tolist() == [0.25, -3.0]
-    with pytest.raises(CheckpointError, match="holds no compression-1 of this rank"):
+    with pytest.raises(CheckpointError, match="contains no compression-1 for this rank"):
         restore_own(checkpoint, {"compression-1": part})
     with pytest.raises(CheckpointError, match="its other does not fit: it was kept by another hook"):
         restore_own(checkpoint, {"other": part})
