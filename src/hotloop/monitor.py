@@ -358,7 +358,7 @@ def watch(
 ) -> Watch:
     """Observe this process's training from here on, as ``hotloop run`` does, into a folder under ``.hotloop/``.
 
-    Call it anywhere in the script or notebook, ideally before the objects of the training are built, so that their
+    Call it anywhere in the script or notebook, ideally before the model, optimizer and loaders are built, so that their
     lines are known. Calling it again, or under ``hotloop run``, changes nothing and returns the same recording.
     ``trace`` ('wait:warmup:active[:repeat]'), ``trace_ranks`` and ``nvtx`` are the options of ``hotloop run``.
     """

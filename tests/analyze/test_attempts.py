@@ -36,7 +36,7 @@ def test_an_attempt_after_a_kill_costs_its_gap_and_the_steps_made_again():
     assert {r.restart for r in training.analysis.ranks} == {1}
     assert training.analysis.lead.steps == 70
     (message,) = messages(training)
-    assert "1 earlier attempt (up to 40 steps a process) is not included" in message
+    assert "1 earlier attempt (up to 40 steps per process) is not included" in message
     assert "s without a step and 10 steps repeated" in message
 
 

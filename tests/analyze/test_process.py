@@ -256,7 +256,7 @@ def test_of_several_optimizers_the_report_says_which_closes_the_step():
     assert found.rank.anchor == "RMSprop"
     assert messages(found) == [
         "2 optimizers are used: a training step ends with optimizer 2, RMSprop (gan.py:8), "
-        "the one that steps most regularly"
+        "which steps most regularly"
     ]
 
 

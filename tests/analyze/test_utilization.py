@@ -141,7 +141,7 @@ def test_what_is_not_known_has_a_reason_and_no_figure() -> None:
     assert used.unknown["mfu_ratio"] == NO_CPU_PEAK
     assert used.flops_per_step
     assert used.utilization_ratio is None
-    assert used.unknown["utilization_ratio"].startswith("the training ran on the CPU")
+    assert used.unknown["utilization_ratio"].startswith("training ran on the CPU")
     assert isinstance(count_step({**ops, "signatures": 300}, False), str), "what was left out may hold products"
     assert isinstance(count_step({**ops, "signatures": 300, "more_products": []}, False), StepFlops)
     assert isinstance(count_step({**ops, "operators": 20_000}, False), str)

@@ -62,7 +62,7 @@ def test_a_plan_that_does_not_fit_is_refused(tmp_path: Path, capsys: pytest.Capt
     code, out, err = launch(capsys, *words)
 
     assert (code, out) == (2, "")
-    assert f"a device; `hotloop plan {plan} --why-oom` ranks what saves memory" in err
+    assert f"per device; `hotloop plan {plan} --why-oom` ranks ways to save memory" in err
 
 
 @pytest.mark.parametrize(

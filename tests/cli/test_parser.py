@@ -16,7 +16,7 @@ from hotloop.cli import main
     ("words", "said"),
     [
         (("rnu", "train.py"), "unknown command 'rnu'; did you mean 'run'?"),
-        (("train.py",), "unknown command 'train.py'; to watch a training: hotloop run train.py"),
+        (("train.py",), "unknown command 'train.py'; to watch a training script: hotloop run train.py"),
         (("report", "--htlm", "x"), "unknown option '--htlm'; did you mean '--html'?"),
         (("check", "a", "--base-line=b"), "unknown option '--base-line'; did you mean '--baseline'?"),
         (("report", "--xyzzy"), "unknown option '--xyzzy'; see hotloop --help"),

@@ -28,7 +28,7 @@ WRONG: dict[str, Sequence[tuple[Sequence[str], str]]] = {
         ([], "no command"),
         (["--grace", "soon", "--", "python", "a.py"], "--grace"),
         (["--checkpoints", ".", "--", "python", "a.py"], "this folder itself"),
-        (["--checkpoints", "..", "--", "python", "a.py"], "holds files"),
+        (["--checkpoints", "..", "--", "python", "a.py"], "contains files"),
     ],
     "bench": [
         (["train", "nothing.py:make"], ""),
@@ -47,8 +47,8 @@ WRONG: dict[str, Sequence[tuple[Sequence[str], str]]] = {
         (["--run", "no-such-run"], "no-such-run"),
     ],
     "lint": [
-        (["nowhere"], "nowhere: no such file or folder; give the paths of scripts, or a folder with them"),
-        (["train.py", "--fix", "--diff"], "--fix writes and --diff does not; give one of them"),
+        (["nowhere"], "nowhere: no such file or folder; give the paths of scripts, or a folder that contains them"),
+        (["train.py", "--fix", "--diff"], "--fix changes files and --diff does not; give only one of them"),
         (["train.py", "--save-seconds", "0"], "--save-seconds 0: give a number of seconds above 0"),
     ],
     "": [
@@ -92,8 +92,8 @@ WRONG: dict[str, Sequence[tuple[Sequence[str], str]]] = {
     ],
     "upload": [
         (["last"], "the following arguments are required: URL"),
-        (["last", "--wait", "-3", "store"], "--wait -3.0: give seconds from 0 on"),
-        (["--wait", "nan", "last", "store"], "--wait nan: give seconds from 0 on"),
+        (["last", "--wait", "-3", "store"], "--wait -3.0: give a number of seconds, 0 or more"),
+        (["--wait", "nan", "last", "store"], "--wait nan: give a number of seconds, 0 or more"),
     ],
     "diff a b": [(("--top", "0"), "0"), (("--workers", "0"), "0"), (("--json", "nowhere/x.json"), "nowhere/x.json")],
     "attach": [(("999999999",), ""), (("no-such-run",), ""), (("2",), "")],

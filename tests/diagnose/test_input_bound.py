@@ -60,7 +60,7 @@ def test_the_causes_are_told_apart(loader: object, cause: str) -> None:
 @pytest.mark.parametrize(
     ("cores", "wanted", "why"),
     [
-        (2, 2, "4 share 2 cores with the training: fewer would leave it more cores"),
+        (2, 2, "4 workers compete with the training process for 2 cores; use fewer"),
         (8, 5, "the workers are fast enough on average: a longer queue bridges late batches"),
     ],
 )
@@ -315,7 +315,7 @@ def test_samples_of_several_epochs_are_kept_and_the_first_epoch_wins_nothing(epo
 
 
 def test_samples_of_several_epochs_are_kept_where_other_programs_hold_the_cores() -> None:
-    """Workers would find no core; what is not computed again needs none. Before: info, and "no serious fault found"."""
+    """Workers would find no core; what is not computed again needs none. Once info, and "no serious problem found"."""
     crowded: dict[str, object] = {"cores": 2, "torch_threads": 1, "fields": {"cpu_ns": 20e6}}
     one = found(costly_samples(4.0, idle_cores=(0.02, 2), **crowded))
     assert (one.fix, one.severity) == (Fix(technique="cache-samples"), Severity.HIGH)

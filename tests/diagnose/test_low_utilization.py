@@ -61,7 +61,7 @@ def test_nothing_is_invented_where_nothing_was_measured() -> None:
     (skipped,) = judged(on_gpu(None, {"utilization": 0.8}))
     assert isinstance(skipped, Skipped)
     cpu = replace(
-        make_analysis(), utilization=Utilization(unknown={"utilization_ratio": "the training ran on the CPU: none"})
+        make_analysis(), utilization=Utilization(unknown={"utilization_ratio": "training ran on the CPU: none"})
     )
     (skipped,) = judged(cpu)
     assert isinstance(skipped, Skipped)

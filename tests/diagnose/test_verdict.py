@@ -18,15 +18,15 @@ def verdict_of(left_out: Excluded | None) -> str:
 def test_a_run_of_which_most_was_not_judged_is_not_called_sound() -> None:
     left_out = make_excluded(warmup_count=30, warmup_ns=9_000_000_000, steady_ns=1_000_000_000, phase="input_wait")
     assert verdict_of(left_out) == (
-        "no serious fault in the steady steps, but they are only 10% of the run: the first 30 steps took 9 s, most of "
-        "it input wait"
+        "no serious problem in the steady steps, but they are only 10% of the run: the first 30 steps took 9 s, most "
+        "of it input wait"
     )
 
 
 def test_the_longest_part_is_named() -> None:
     left_out = make_excluded(warmup_count=1, warmup_ns=9_000_000_000, steady_ns=1_000_000_000)
     tail = replace(left_out, warmup_ns=1_000_000_000, tail_ns=8_000_000_000)
-    assert verdict_of(tail).endswith("10% of the run: what followed the last step took 8 s")
+    assert verdict_of(tail).endswith("10% of the run: the time after the last step took 8 s")
     detail = replace(left_out, warmup_ns=1, later_count=8, later_ns=8_999_999_999)
     assert "8 steps that were recorded in detail took 9 s, most of it forward" in verdict_of(detail)
 
@@ -34,16 +34,16 @@ def test_the_longest_part_is_named() -> None:
 @pytest.mark.parametrize("warmup_ns", [None, 900_000_000])
 def test_a_run_of_which_most_was_judged_is(warmup_ns: int | None) -> None:
     left_out = warmup_ns and make_excluded(warmup_count=9, warmup_ns=warmup_ns, steady_ns=1_000_000_000)
-    assert verdict_of(left_out or None).startswith("no serious fault found")
+    assert verdict_of(left_out or None).startswith("no serious problem found")
 
 
 @pytest.mark.parametrize(
     ("saving", "cost_ratio", "start", "end"),
     [
-        ((0.0, 0.19, 0.43), 0.29, "input-bound: ", "a fix may save much or nothing"),
-        ((0.04, 0.23, 0.32), 0.29, "input-bound: ", "a fix may save much or little"),
-        ((0.0, 0.04, 0.28), 0.61, "input-bound: ", "no fix is sure to save much"),
-        ((0.0, 0.04, 0.43), 0.29, "no serious fault found", ""),
+        ((0.0, 0.19, 0.43), 0.29, "input-bound: ", "a fix may save a lot or nothing"),
+        ((0.04, 0.23, 0.32), 0.29, "input-bound: ", "a fix may save a lot or little"),
+        ((0.0, 0.04, 0.28), 0.61, "input-bound: ", "no fix is certain to save much"),
+        ((0.0, 0.04, 0.43), 0.29, "no serious problem found", ""),
     ],
 )
 def test_a_large_loss_is_named_though_its_fix_may_save_little(

@@ -89,13 +89,13 @@ def test_a_dead_endpoint_costs_a_bounded_wait_and_says_what_to_type(tmp_path: Pa
     ("options", "words"),
     [
         (["--record", "s4://runs/one"], "fsspec knows no s4://; give a URL such as s3://bucket/run, or a folder"),
-        (["--record", "memory://one"], "the memory of one process is gone when it ends"),
+        (["--record", "memory://one"], "a process's memory is gone when the process ends"),
         (
             ["--record", "adl://one/two"],
             "needs adlfs, which is not installed; run: pip install 'hotloop[remote]' adlfs",
         ),
         (["--record", "store", "--record-id", "a b"], "--record-id 'a b': use letters, digits"),
-        (["--record", "store", "--record-wait", "-1"], "--record-wait -1.0: give seconds from 0 on"),
+        (["--record", "store", "--record-wait", "-1"], "--record-wait -1.0: give a number of seconds, 0 or more"),
         (["--record-id", "one"], "--record-id needs --record URL"),
     ],
 )

@@ -65,7 +65,7 @@ def test_a_training_without_end_is_tuned_within_its_budget(tmp_path: Path) -> No
     assert (tmp_path / "out/patch.diff").read_text() == ""
     assert "What was tried" in (tmp_path / "out/report.html").read_text()
     assert "\n## No change was proven faster; fast.toml is empty." in done.stderr
-    assert "nothing was applied: no change of the source was proven" in done.stderr
+    assert "nothing was applied: no change to the source was proven" in done.stderr
     assert (tmp_path / "train.py").read_text() == SCRIPT
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "train.py"]
     assert "fast.toml, patch.diff, report.html and report.json are in out" in done.stderr
@@ -193,7 +193,7 @@ def test_a_matrix_holds_every_configuration_against_the_first(tmp_path: Path) ->
 def test_goals_and_matrices_that_cannot_be_start_nothing(tmp_path: Path) -> None:
     (tmp_path / "bad.toml").write_text(MATRIX + "rank = 2\n")
     for words, said in (
-        (("--goal", "cost"), "--goal cost needs the hourly price of all machines the command uses"),
+        (("--goal", "cost"), "--goal cost needs the hourly price of all machines that the command uses"),
         (("--price-per-hour", "0"), "--price-per-hour is 0.0; give a number above 0"),
         (("--matrix", "none.toml"), "none.toml: cannot read the matrix"),
         (("--matrix", "bad.toml"), "configuration 3 (two ranks): unknown key 'rank'; did you mean 'ranks'?"),

@@ -49,7 +49,7 @@ def test_mfu_is_the_hand_count_over_the_measured_peak(folder: Path) -> None:
     assert step["mfu_ratio"] == used["mfu_ratio"] == pytest.approx(expected, rel=1e-6)
     assert 0 < used["cpu_utilization_ratio"] <= 1
     assert used["utilization_ratio"] is None
-    assert used["unknown"]["utilization_ratio"].startswith("the training ran on the CPU")
+    assert used["unknown"]["utilization_ratio"].startswith("training ran on the CPU")
 
 
 def test_a_missed_target_is_a_finding_and_an_unmeasured_one_is_told(folder: Path) -> None:
@@ -60,7 +60,7 @@ def test_a_missed_target_is_a_finding_and_an_unmeasured_one_is_told(folder: Path
     assert found["saving"] is None
     assert "computing below the peak rate" in found["evidence"]["causes_ratio"]
     reasons = [one["reason"] for one in report["skipped"] if one["rule"] == "low-utilization"]
-    assert reasons[0].startswith("the target utilization=0.8: the training ran on the CPU")
+    assert reasons[0].startswith("the target utilization=0.8: training ran on the CPU")
 
 
 def test_check_fails_on_the_recorded_target_and_on_one_of_its_own(folder: Path) -> None:

@@ -57,7 +57,7 @@ def test_a_strategy_puts_hotloop_in_front() -> None:
         (["python"], "python without a script"),
         (["hotloop", "tune", "--", "python", "t.py"], "hotloop tune cannot be launched"),
         (["hotloop", "run", "python", "t.py"], "needs -- before the training command"),
-        (["hotloop", "run", "--name=a", "--", "python", "t.py"], "leave --name out"),
+        (["hotloop", "run", "--name=a", "--", "python", "t.py"], "remove --name"),
         (["python", "t.py", "\udcff"], "not UTF-8 text"),
     ],
 )
@@ -67,5 +67,5 @@ def test_what_makes_no_sense_is_one_error(words: list[str], message: str) -> Non
 
 
 def test_two_strategies_are_refused() -> None:
-    with pytest.raises(UsageError, match="give the strategy to one of them"):
+    with pytest.raises(UsageError, match="give the strategy to only one of them"):
         read_command(["hotloop", "run", "--", "python", "t.py"], "fast.toml")

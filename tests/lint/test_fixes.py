@@ -58,7 +58,7 @@ def test_a_file_that_changed_meanwhile_is_left_alone(tmp_path: Path) -> None:
     path.write_text(CASES["kept-graph"][0])
     made = repair(path)
     path.write_text("mine = 1\n")
-    with pytest.raises(UsageError, match="changed while it was checked and was left as it is"):
+    with pytest.raises(UsageError, match="changed during the check"):
         write_repairs(made)
     assert path.read_text() == "mine = 1\n"
     assert os.listdir(tmp_path) == ["train.py"]

@@ -52,7 +52,7 @@ def test_the_range_is_what_the_rows_forecast_of_each_other() -> None:
 
 
 def test_rows_that_nothing_explains_are_refused() -> None:
-    with pytest.raises(UsageError, match="check model, batch and GPU"):
+    with pytest.raises(UsageError, match="check the model, batch and GPU"):
         calibrate(measured(500.0, 1.0, (4,)), START)
     with pytest.raises(UsageError, match="at least one measured step"):
         calibrate([], START)

@@ -36,7 +36,7 @@ def test_totals_are_steps_times_time_times_price() -> None:
     assert cost.gpu_hours == pytest.approx(8 * hours)
     assert cost.usd == pytest.approx(8 * hours * 2.0)
     assert cost.energy_kwh == pytest.approx(8 * hours * 0.5)
-    assert cost.price == "2 USD an hour, on-demand, A, 2026-01-01"
+    assert cost.price == "2 USD per hour, on-demand, A, 2026-01-01"
 
 
 @pytest.mark.parametrize(("mtbf_min", "interval_min"), [(24 * 60, 117), (6 * 60, 57), (15, 9.1)])
@@ -94,7 +94,7 @@ def test_preemptions_come_on_top_of_failures_on_spot_devices_only() -> None:
     assert usual.mtbf_s == pytest.approx(300 / 8 * 3600)
     assert spot.mtbf_s == pytest.approx(100 / 8 * 3600)
     unknown = predict_cost(step, workload, DEVICE, 10**9, price=pick_price(DEVICE, "spot"))
-    assert any("preemptions are unknown" in note for note in unknown.notes)
+    assert any("preemption rate is unknown" in note for note in unknown.notes)
 
 
 def test_a_checkpoint_stalls_for_its_bytes_over_the_storages_rate() -> None:

@@ -49,7 +49,7 @@ def test_ddp_in_bfloat16_with_recomputation_and_accumulation(tmp_path: Path) -> 
         "bf16-autocast": {},
     }
     assert "# launch: torchrun --nnodes 1 --nproc-per-node 8" in comments
-    assert "gives 8 sequences of 1024 tokens a step (global batch 64)" in comments
+    assert "gives 8 sequences of 1024 tokens per step (global batch 64)" in comments
     assert "DistributedDataParallel" in comments
 
 

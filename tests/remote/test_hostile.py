@@ -163,7 +163,7 @@ def test_what_lies_elsewhere_under_the_url_is_left_out(store: Path) -> None:
 
 
 def test_no_recording_is_one_clear_line(tmp_path: Path) -> None:
-    with pytest.raises(RecordingError, match=r"holds no recording; hotloop run --record .* makes one"):
+    with pytest.raises(RecordingError, match=r"contains no recording; hotloop run --record .* makes one"):
         fetch_run(f"file://{tmp_path}/nothing", tmp_path / "cache", attempts=1)
 
 

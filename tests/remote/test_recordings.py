@@ -99,7 +99,7 @@ def test_a_file_that_is_too_large_is_left_out_and_counted(prompt: None, tmp_path
         file.truncate((2 << 30) + 1)
     uploader = upload(node, url)
     uploaded = count_uploaded(node.folder, url, uploader.manifest, count_rows, None)
-    reason = "what is missing could not be read, or is larger than 2 GiB"
+    reason = "the missing part could not be read, or is larger than 2 GiB"
     assert uploaded.describe() == f"0 of 10 rows, in 1 files, did not arrive at {url} ({reason})"
 
 

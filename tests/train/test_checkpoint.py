@@ -89,7 +89,7 @@ def test_what_one_rank_keeps_for_itself_comes_back_or_the_error_names_it(tmp_pat
     restore_own(checkpoint, {"compression-0": part})
     assert part.state["step"] == 7
     assert part.state["unsent"]["layer.weight"].tolist() == [0.25, -3.0]
-    with pytest.raises(CheckpointError, match="holds no compression-1 of this rank"):
+    with pytest.raises(CheckpointError, match="contains no compression-1 for this rank"):
         restore_own(checkpoint, {"compression-1": part})
     with pytest.raises(CheckpointError, match="its other does not fit: it was kept by another hook"):
         restore_own(checkpoint, {"other": part})
@@ -156,7 +156,7 @@ def test_any_damaged_file_is_found_and_named(tmp_path: Path) -> None:
 def test_a_checkpoint_of_the_same_step_stays_and_a_damaged_one_is_set_aside(tmp_path: Path) -> None:
     save(tmp_path, 1)
     kept = (tmp_path / "step-00000001" / "manifest.json").read_bytes()
-    with pytest.raises(CheckpointError, match="another training already wrote this step there"):
+    with pytest.raises(CheckpointError, match="another training run already wrote this step there"):
         save(tmp_path, 1)
     assert (tmp_path / "step-00000001" / "manifest.json").read_bytes() == kept
     (tmp_path / "step-00000001" / "state.json").write_text("{")

@@ -62,7 +62,7 @@ RESTARTS = {
     "forgets the optimizer": (
         whole(), cut(25, SAVED), observe(LOSSES[20:21] + other(LOSSES[21:])), "fail", "the optimizer",
     ),
-    "other data": (whole(), cut(25, SAVED), observe(other(LOSSES[20:])), "fail", "other data"),
+    "other data": (whole(), cut(25, SAVED), observe(other(LOSSES[20:])), "fail", "the data differs"),
     "other seed": (whole(), cut(25, SAVED), observe(other(LOSSES)), "fail", "nothing was restored"),
     "crashes": (whole(), cut(25, SAVED), observe((), exit_code=1, last_line="EOFError"), "fail", "EOFError"),
     "trains nothing": (whole(), cut(25, SAVED), observe(()), "fail", "did not train"),

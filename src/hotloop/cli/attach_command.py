@@ -10,10 +10,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
 
-ORDER, SUMMARY = 2, "show where a running training is, or where it hangs"
+ORDER, SUMMARY = 2, "show where a running training job is, or where it hangs"
 ASKED = {
-    "deep": "record the operators of one step of a run (CPU): its report then judges them",
-    "off": "let the agent in a run only count steps, until --on",
+    "deep": "record the operators of one step of a run (CPU), so that the run's report can judge them",
+    "off": "make the agent in a run only count steps, until --on",
     "on": "record a run's steps again",
 }
 EXIT_CODES = {"hung": 1, "slow": 1, "cannot tell": 3}
@@ -21,10 +21,10 @@ EXIT_CODES = {"hung": 1, "slow": 1, "cannot tell": 3}
 
 ABOUT = {
     "description": (
-        "Look for a few seconds at a running training, started with hotloop or not, and report "
-        "whether it is hung, slow or healthy: which rank differs, its line, what it waits for, and since when. "
-        "Nothing is stopped or changed. Exits with 0 where it is healthy, starting, saving or compiling, 1 where it is "
-        "hung or slow, 3 where it cannot tell, 2 after a usage error."
+        "Observe a running training job for a few seconds, whether or not hotloop started it, and report whether it "
+        "is hung, slow or healthy: which rank differs, at which line it is, what it waits for, and since when. "
+        "Nothing is stopped or changed. Exits with 0 if the job is healthy, starting, saving or compiling, 1 if it is "
+        "hung or slow, 3 if that is unknown, and 2 after a usage error."
     )
 }
 OPTIONS = (
@@ -32,14 +32,16 @@ OPTIONS = (
         "target",
         nargs="?",
         metavar="PID|RUN",
-        help="id of a rank or of its launcher, or a run folder or its name (default: every training on this machine)",
+        help="process id of a rank or of its launcher, or a run folder or its name (default: every training job on "
+        "this machine)",
     ),
     [
         option(
             "--trace",
             type=int,
             metavar="STEPS",
-            help="record a trace of the next STEPS steps of every rank of a run (1 to 100), and print where it is",
+            help="record a trace of the next STEPS steps (1 to 100) on every rank of a run, and print where the trace "
+            "is",
         ),
         *(option(f"--{name}", action="store_true", help=text) for name, text in ASKED.items()),
     ],

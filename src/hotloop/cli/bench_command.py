@@ -6,7 +6,7 @@ import argparse
 
 from hotloop.cli.options import option, output_options
 
-ORDER, SUMMARY = 7, "measure parts of a training: its steps, loader, scaling and links"
+ORDER, SUMMARY = 7, "measure parts of training: steps, loader, scaling and links"
 HTML = "with plots, as one HTML file"
 TARGET = "Python file and the name of a function without arguments that returns"
 MEASURED = (
@@ -15,7 +15,7 @@ MEASURED = (
     *output_options("result", kind="bench", html=HTML, quiet="no table"),
 )
 ABOUT = {
-    "description": "Measure parts of a training in isolation. Variants alternate in blocks; tables show minimum, "
+    "description": "Measure parts of training in isolation. Variants alternate in blocks; tables show minimum, "
     "median and n. docs/bench.md explains every figure."
 }
 OPTIONS = ()
@@ -36,7 +36,7 @@ KINDS = {
                 "--workers", metavar="LIST", help="worker counts to try (default: 0,1,2,... up to the number of cores)"
             ),
             option("--prefetch", metavar="LIST", default="2", help="prefetch factors to try (default: 2)"),
-            option("--run", metavar="RUN", help="a recorded run, to state the share of its step that waits for data"),
+            option("--run", metavar="RUN", help="a recorded run, to report the share of its step that waits for data"),
             *MEASURED,
         ),
     ),
@@ -50,24 +50,21 @@ KINDS = {
                 "command",
                 nargs="...",
                 metavar="COMMAND",
-                help="the training command without its launcher; {ranks} and {64/ranks} are replaced by "
-                "numbers (for strong "
-                "scaling)",
+                help="the training command without its launcher; {ranks} and {64/ranks} are replaced with numbers "
+                "(for strong scaling)",
             ),
         ),
     ),
     "comm": (
         {
             "help": "measure collectives between ranks, find slow pairs, and choose how to send gradients",
-            "description": "Time collectives over message sizes on the live backend (NCCL where each rank has "
-            "a device, else "
-            "gloo). Starts --ranks processes on this host; started by torchrun or srun, it is one rank of "
-            "their group, and "
-            "rank 0 prints.",
+            "description": "Time collectives over message sizes on the live backend (NCCL if each rank has a device, "
+            "otherwise gloo). Starts --ranks processes on this host. If torchrun or srun starts this command, each "
+            "process is one rank of their group, and rank 0 prints the result.",
         },
         (
             option("--ranks", type=int, metavar="N", help="ranks to start on this host (default: 2)"),
-            option("--backend", choices=("gloo", "nccl"), help="default: nccl where each rank has a device"),
+            option("--backend", choices=("gloo", "nccl"), help="default: nccl if each rank has a device"),
             option("--sizes", metavar="LIST", help="message sizes (default: 1K,4K,16K and so on to 64M)"),
             option(
                 "--run",

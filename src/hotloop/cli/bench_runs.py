@@ -80,7 +80,7 @@ def execute_loader(arguments: argparse.Namespace) -> int:
     answer = _ask(arguments, request)
     tables = [list(table) for table in answer["tables"]]
     add_forecasts(tables[0], cost_of(tables[1][0]), request["cores"])
-    notes = ["forecast: from the parts in the second table alone (docs/bench.md)"]
+    notes = ["forecast: based only on the parts in the second table (docs/bench.md)"]
     if compute_ns is not None:
         for row in tables[0]:
             row["wait_of_step_ratio"] = wait_share(row["batch_ns"], compute_ns, workers=row["workers"])
@@ -128,7 +128,7 @@ def _show(
 def execute_scaling(arguments: argparse.Namespace) -> int:
     command = take_command(arguments, "run", "bench scaling -- train.py")
     if arguments.json == "-":
-        raise UsageError("scaling cannot write JSON to standard output, which belongs to the training; give a file")
+        raise UsageError("scaling cannot write JSON to standard output, which the training command uses; give a file")
     if arguments.repeats < 1:
         raise UsageError(f"--repeats {arguments.repeats}: give a number of at least 1")
     check_outputs(arguments.json, arguments.html)

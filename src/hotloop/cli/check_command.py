@@ -31,7 +31,7 @@ SIDE = "a run folder, its name under .hotloop/, or 'last'"
 ABOUT = {
     "description": (
         "Compare a recorded run with a baseline and with limits: pass, regression or inconclusive. Exits "
-        "with 1 on a regression. Give several baseline launches, so that the noise between launches is known."
+        "with 1 on a regression. Give several launches of the baseline so that the noise between launches is known."
     )
 }
 OPTIONS = (
@@ -41,7 +41,7 @@ OPTIONS = (
         metavar="BASE",
         action="append",
         default=[],
-        help="baseline: like RUN, or a file written by --update-baseline; may be repeated",
+        help="baseline: a run as for RUN, or a file written by --update-baseline; may be repeated",
     ),
     option("--limits", metavar="FILE", help="tolerances and budgets (TOML; docs/check.md lists the keys)"),
     option(
@@ -97,7 +97,8 @@ def execute(arguments: argparse.Namespace) -> int:
     check, launches = check_runs(arguments.runs, [] if creates else arguments.baseline, limits)
     if not arguments.baseline and arguments.limits is None and not check.judged:
         raise UsageError(
-            "nothing to check against; give --baseline BASE, --limits FILE, --target NAME=RATIO or several"
+            "no baseline or limits to check against; give --baseline BASE, --limits FILE, --target NAME=RATIO or "
+            "several"
         )
     surface = find_surface(sys.stdout, is_strict=arguments.strict)
     for name in ("json", "junit", "sarif"):
@@ -152,7 +153,7 @@ def _write_target(target: Path, check: Check, launches: Sequence[Launch], *, kee
     from hotloop.evidence.analyze.launch import find_stranger, write_baseline
 
     if keep and check.verdict is CheckVerdict.REGRESSION:
-        return f"{target} was not changed: RUN is a regression; to accept it, use --update-baseline"
+        return f"{target} was not changed: RUN is a regression; to accept the regression, use --update-baseline"
     stranger = find_stranger(target, launches) if keep else None
     if stranger is not None:
         return (

@@ -14,19 +14,19 @@ from hotloop.cli.show import (
     show_report,
 )
 
-ORDER, SUMMARY = 5, "explain why a step takes longer or shorter"
+ORDER, SUMMARY = 5, "explain why a step takes more or less time"
 
 
 SIDE = "a trace file, a folder of ranks, a run folder, a name under .hotloop/, or 'last'"
 ABOUT = {
     "description": (
-        "Compare the steps of two trainings: two recorded runs, or two profiler traces (a file, or a "
-        "folder with one file per rank). The terms sum to the change of the step."
+        "Compare the steps of two recorded runs or of two profiler traces (a file, or a folder with one file per "
+        "rank). The terms add up to the change in step time."
     )
 }
 OPTIONS = (
     option("before", metavar="A", help=SIDE),
-    option("after", metavar="B", help="the same, to compare with A"),
+    option("after", metavar="B", help="the run or trace to compare with A"),
     *output_options("comparison", kind="diff", html=None),
     option("--top", type=int, default=10, metavar="N", help="number of kernels and operators to show (default: 10)"),
     WORKERS,

@@ -27,13 +27,13 @@ ORDER, SUMMARY = 9, "check whether this machine is set up well for training"
 
 ABOUT = {
     "description": (
-        "Check this machine, the training's Python and the environment for anything that slows or breaks a "
+        "Check this machine, the Python used for training, and the environment for anything that slows down or breaks "
         "training. Exits with 1 if something is harmful."
     )
 }
 OPTIONS = (
     option("--data", metavar="FOLDER", help="measure for one second how fast this folder can be read"),
-    option("--python", metavar="PATH", help="the training's Python (default: python on PATH)"),
+    option("--python", metavar="PATH", help="the Python used for training (default: python on PATH)"),
     *output_options("checks", kind="doctor", html=None, quiet="nothing"),
     option("--exit-zero", action="store_true", help="exit with 0 even if something is harmful"),
 )
@@ -74,7 +74,9 @@ def _find_python(asked: str | None) -> str | None:
     if asked is not None:
         found = shutil.which(asked)
         if found is None:
-            raise UsageError(f"--python {asked}: not found, or not executable; give the path of the training's Python")
+            raise UsageError(
+                f"--python {asked}: not found, or not executable; give the path of the Python used for training"
+            )
         return found
     return shutil.which("python") or shutil.which("python3")
 
@@ -82,5 +84,5 @@ def _find_python(asked: str | None) -> str | None:
 def _next_command(checks: Sequence[MachineCheck]) -> str:
     """The next command worth typing."""
     if any(c.id == "torch" and c.status == "unknown" for c in checks):
-        return "hotloop doctor --python PATH   (the training's Python)"
+        return "hotloop doctor --python PATH   (the Python used for training)"
     return "hotloop run -- python train.py"

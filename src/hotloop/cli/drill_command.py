@@ -13,17 +13,18 @@ from hotloop.cli.show import check_outputs, show_report, take_command
 from hotloop.core.drill import SIGNALS
 from hotloop.core.errors import UsageError
 
-ORDER, SUMMARY = 4, "rehearse preemption: real signals, the same command again, and what was lost"
+ORDER, SUMMARY = 4, "rehearse preemption: send real signals, restart the command, and report what was lost"
 EXIT_CODES = {"pass": 0, "fail": 1, "cannot tell": 3}
 
 
 ABOUT = {
     "description": (
-        "Train once undisturbed, in a copy of this folder, then end the training by a signal in warm-up, "
-        "in a step, in an evaluation and in a save, and start the same command again. Reports whether a checkpoint "
-        "was saved, whether it resumed with the same losses, how many steps were lost, and which files are torn. "
-        "SIGTERM goes to the first process, as Kubernetes sends it; SIGUSR1 to every process, as Slurm sends it; "
-        "SIGKILL to all. Exits with 0 for pass, 1 for fail, 3 for cannot tell, 2 after a usage error."
+        "Train once without interruption, in a copy of this folder, then end training with a signal during warm-up, a "
+        "step, an evaluation and a save, and start the same command again. Reports whether a checkpoint was saved, "
+        "whether training resumed with the same losses, how many steps were lost, and which files were written only "
+        "in part. SIGTERM goes to the first process, as from Kubernetes; SIGUSR1 goes to every process, as from "
+        "Slurm; SIGKILL goes to all processes. Exits with 0 for pass, 1 for fail, 3 for cannot tell, and 2 after a "
+        "usage error."
     ),
     "usage": "hotloop drill [options] -- COMMAND...",
 }
@@ -39,8 +40,8 @@ OPTIONS = (
     option(
         "--checkpoints",
         metavar="DIR",
-        help="where the command writes its checkpoints: the drill starts without the ones already there. A folder "
-        "outside of this one has to be empty",
+        help="folder in which the command writes its checkpoints: the drill ignores those that are already there. A "
+        "folder outside of this one has to be empty",
     ),
     *output_options("drill", kind="drill", html=None),
     option("command", nargs="...", metavar="COMMAND", help="the training command"),
@@ -60,7 +61,7 @@ def execute(arguments: argparse.Namespace) -> int:
     cwd = Path.cwd()
     checkpoints = None if arguments.checkpoints is None else Path(os.path.abspath(arguments.checkpoints))
     if checkpoints == cwd:
-        raise UsageError("--checkpoints is this folder itself; give the folder in it that takes the checkpoints")
+        raise UsageError("--checkpoints is this folder itself; give the folder in it to which checkpoints are written")
     if checkpoints is not None and not checkpoints.is_relative_to(cwd):
         check_empty(checkpoints)
     resolved = child.resolve_attachable(command, os.environ.get("PATH"))

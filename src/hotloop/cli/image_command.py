@@ -25,19 +25,25 @@ WORK = "/var/tmp"
 
 ABOUT = {
     "description": (
-        "Build a Dockerfile from scratch, after a code edit and after a requirements edit, both as it is "
-        "and with each fix, in a temporary store. Your files, images and store are not changed, except by --fix."
+        "Build a Dockerfile from scratch, after a code edit and after a requirements edit, in a temporary store. Each "
+        "build runs without any fix and with each fix. Your files, images and store are not changed, except by --fix."
     )
 }
 OPTIONS = (
     option("path", metavar="PATH", help="the build context: the folder that you give to docker build"),
     option("--file", metavar="FILE", help="the Dockerfile (default: PATH/Dockerfile)"),
     option("--builder", choices=("buildah", "docker"), help="the program that builds (default: buildah, else docker)"),
-    option("--edit", metavar="FILE", help="the code file to edit (default: the one that changes most)"),
-    option("--requirements", metavar="FILE", help="the requirements file to edit (default: the one that is installed)"),
+    option("--edit", metavar="FILE", help="the code file to edit (default: the file that changes most often)"),
+    option(
+        "--requirements", metavar="FILE", help="the requirements file to edit (default: the file that is installed)"
+    ),
     option("--build-arg", metavar="NAME=VALUE", action="append", default=[], help="as for docker build"),
-    option("--fix", action="store_true", help="write fixes that are proven faster with the same contents"),
-    option("--leave-out", action="store_true", help="with --fix: also fixes that leave files out of it (.git, data)"),
+    option("--fix", action="store_true", help="write fixes that are proven faster and give the same contents"),
+    option(
+        "--leave-out",
+        action="store_true",
+        help="with --fix: also write fixes that leave files out of the image (.git, data)",
+    ),
     option("--diff", action="store_true", help="print the changes as a patch"),
     option(
         "--limit-s", type=float, default=LIMIT_S, metavar="S", help=f"seconds for all builds (default: {LIMIT_S:.0f})"
@@ -46,7 +52,7 @@ OPTIONS = (
         "--limit-gb",
         type=float,
         metavar="GB",
-        help="disk space that the builds may take (default: all free space but 2 GB)",
+        help="disk space that the builds may use (default: all free space except 2 GB)",
     ),
     option("--work", metavar="FOLDER", default=WORK, help=f"where the temporary store goes (default: {WORK})"),
     *output_options(kind="image"),
@@ -89,7 +95,7 @@ def execute(arguments: argparse.Namespace) -> int:
             if variant.diff and (measured.proven is None or variant.verdict == "proven"):
                 sys.stdout.write(f"# {variant.id}: {variant.title} ({variant.verdict})\n{variant.diff}\n")
     if arguments.fix and measured.proven is None:
-        emit("nothing was written: no fix that may be written is proven")
+        emit("nothing was written: none of the fixes that may be written is proven")
     elif arguments.fix and measured.proven is not None:
         for path in write_recipe(measured.before, measured.proven, dockerfile, find_ignore(context, dockerfile)):
             emit(f"changed {path}")

@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from hotloop.ahead.launch.request import LaunchRequest
     from hotloop.ahead.launch.target import LaunchTarget
 
-ORDER, SUMMARY = 12, "write the script or manifest that starts a training on a cluster, and start it"
+ORDER, SUMMARY = 12, "write the script or manifest that starts training on a cluster, and start it"
 
 
 ABOUT = {
     "description": (
-        "Write the script or manifest that starts this training command on several nodes: torchrun on each node, a "
-        "signal to save before the time ends or a spot machine is taken away, and restarts. Lines that are not obvious "
-        "have the reason next to them. Prints it, unless --output or --submit is given."
+        "Write the script or manifest that starts this training command on several nodes: with torchrun on each node, "
+        "a signal to save before the time limit or the loss of a spot machine, and restarts. Comments explain lines "
+        "that are not obvious. Prints the script or manifest unless --output or --submit is given."
     ),
     "usage": (
         "hotloop launch --target TARGET --nodes N --gpus-per-node M [options] -- COMMAND...\n"
@@ -31,14 +31,24 @@ ABOUT = {
 }
 OPTIONS = (
     option("--target", metavar="TARGET", help="slurm, trainjob, jobset, job, skypilot, dstack or gpu-sharing"),
-    option("--plan", metavar="FILE", help="workload file of `hotloop plan`: its devices fill the nodes"),
+    option("--plan", metavar="FILE", help="workload file of `hotloop plan`, whose devices determine the nodes"),
     option("--nodes", type=int, metavar="N", help="number of nodes"),
-    option("--gpus-per-node", type=int, metavar="M", help="GPUs of a node; 0 trains on the CPU"),
-    option("--gpu", metavar="NAME", help="device: a name of `hotloop plan`, such as h100-80g-sxm, or the cloud's own"),
-    option("--cpus", type=int, metavar="N", help="cores of a node for the training (otherwise Slurm gives one)"),
-    option("--strategy", metavar="FILE", help="apply its techniques: puts `hotloop run` before the command"),
-    option("--run", metavar="RUN", help="a recorded run of this training, for its save, step, memory and GPU use"),
-    option("--save-s", type=float, metavar="S", help="seconds that a save takes, in place of the recorded one"),
+    option("--gpus-per-node", type=int, metavar="M", help="number of GPUs per node; 0 trains on the CPU"),
+    option(
+        "--gpu",
+        metavar="NAME",
+        help="device: a name from `hotloop plan`, such as h100-80g-sxm, or the cloud's own name",
+    ),
+    option("--cpus", type=int, metavar="N", help="number of cores per node for training (otherwise Slurm gives one)"),
+    option(
+        "--strategy", metavar="FILE", help="apply the techniques in this file: puts `hotloop run` before the command"
+    ),
+    option(
+        "--run",
+        metavar="RUN",
+        help="a recorded run of this command, for the duration of saves and steps, and for memory and GPU use",
+    ),
+    option("--save-s", type=float, metavar="S", help="seconds that a save takes, instead of the recorded time"),
     option("--spot", metavar="CLOUD", choices=("aws", "gcp", "azure"), help="spot machines of aws, gcp or azure"),
     option("--time", metavar="T", help="slurm: time limit of one start, such as 24:00:00"),
     option(
@@ -46,25 +56,27 @@ OPTIONS = (
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="slurm: one more #SBATCH option, such as partition=gpu; may be given several times",
+        help="slurm: an additional #SBATCH option, such as partition=gpu; may be given several times",
     ),
-    option("--image", metavar="IMAGE", help="container image of the training"),
+    option("--image", metavar="IMAGE", help="container image for training"),
     option(
-        "--volume", metavar="CLAIM:PATH", help="storage for checkpoints that outlives pods and machines, and its place"
+        "--volume",
+        metavar="CLAIM:PATH",
+        help="storage for checkpoints that outlives pods and machines, and the path where it is mounted",
     ),
     option("--shm", metavar="SIZE", help="size of /dev/shm in a container, such as 16Gi"),
     option("--interface", metavar="NAME", help="network interface between nodes, such as eth1"),
     option("--rdma", metavar="RESOURCE", help="Kubernetes: network device of each pod, such as rdma/ib"),
-    option("--queue", metavar="NAME", help="Kubernetes: queue of Kueue that admits all nodes at once"),
+    option("--queue", metavar="NAME", help="Kubernetes: Kueue queue that admits all nodes at once"),
     option("--runtime", metavar="NAME", help="trainjob: training runtime (default: torch-distributed)"),
     option(
         "--share", choices=("time-slicing", "mig"), help="gpu-sharing: how jobs share a GPU (default: time-slicing)"
     ),
-    option("--name", metavar="NAME", help="name of the job (default: that of the script)"),
+    option("--name", metavar="NAME", help="name of the job (default: the script's name)"),
     option("-o", "--output", metavar="FILE", help="write the manifest to FILE"),
     [
-        option("--dry-run", action="store_true", help="print it only; the default"),
-        option("--submit", action="store_true", help="hand it to sbatch, kubectl, sky or dstack"),
+        option("--dry-run", action="store_true", help="only print the script or manifest; the default"),
+        option("--submit", action="store_true", help="submit it with sbatch, kubectl, sky or dstack"),
     ],
     option("command", nargs="...", metavar="COMMAND", help="the training command, after --"),
 )
@@ -97,7 +109,7 @@ def execute(arguments: argparse.Namespace) -> int:
     if arguments.output is None:
         sys.stdout.write(text)
     elif target.submit is not None:
-        emit(f"wrote {arguments.output}; start it: {' '.join((*target.submit, arguments.output))}")
+        emit(f"wrote {arguments.output}; to start it: {' '.join((*target.submit, arguments.output))}")
     return 0
 
 
@@ -181,7 +193,7 @@ def _read_shape(arguments: argparse.Namespace, *, needs_nodes: bool) -> tuple[in
 
         given = [name for name in ("nodes", "gpus_per_node", "gpu") if getattr(arguments, name) is not None]
         if given:
-            raise UsageError(f"--plan and --{given[0].replace('_', '-')}: the plan states it; give one of them")
+            raise UsageError(f"--plan and --{given[0].replace('_', '-')}: the plan also sets it; give only one of them")
         shape = shape_of_plan(arguments.plan)
         return shape.nodes, shape.gpus_per_node, shape.gpu, shape.gpu_bytes, shape.is_whole_node
     known = read_hardware(arguments.gpu) if arguments.gpu in list_hardware() else None
@@ -214,10 +226,11 @@ def _submit(target: LaunchTarget, text: str, name: str) -> int:
     import subprocess
 
     if target.submit is None:
-        raise UsageError(f"--target {target.id} starts nothing: leave --submit out")
+        raise UsageError(f"--target {target.id} starts no job: leave out --submit")
     if shutil.which(target.submit[0]) is None:
         raise CommandNotStarted(
-            f"{target.submit[0]} is not on PATH; write the manifest with --output FILE and start it where it is",
+            f"{target.submit[0]} is not on PATH; write the manifest with --output FILE and submit it on a machine "
+            f"that has {target.submit[0]}",
             exit_code=127,
         )
     path = Path(name)

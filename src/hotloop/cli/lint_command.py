@@ -22,14 +22,14 @@ ABOUT = {
     )
 }
 OPTIONS = (
-    option("paths", nargs="+", metavar="PATH", help="files, or folders that are searched"),
-    option("--fix", action="store_true", help="write the fixes that are certain, then check again"),
-    option("--diff", action="store_true", help="print what --fix would write as a diff, and write nothing"),
+    option("paths", nargs="+", metavar="PATH", help="files, or folders to search"),
+    option("--fix", action="store_true", help="apply the fixes that are certain, then check again"),
+    option("--diff", action="store_true", help="print the changes that --fix would make as a diff, and write nothing"),
     option(
         "--save-seconds",
         type=float,
         metavar="S",
-        help="how long a checkpoint takes: also check that signals and grace periods leave time for it",
+        help="seconds that a save takes: also check that signals and grace periods leave enough time for it",
     ),
     *output_options(kind="lint"),
     option("--sarif", metavar="FILE", help="write the report as SARIF 2.1.0"),
@@ -45,7 +45,7 @@ OPTIONS = (
         default=Confidence.LIKELY.value,
         help="report only findings of at least this certainty (default: likely, which includes certain)",
     ),
-    option("--exit-zero", action="store_true", help="exit with 0 whatever was found"),
+    option("--exit-zero", action="store_true", help="exit with 0 whatever the findings are"),
 )
 
 
@@ -60,7 +60,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
     check_outputs(arguments.json, arguments.html, arguments.sarif)
     if arguments.fix and arguments.diff:
-        raise UsageError("--fix writes and --diff does not; give one of them")
+        raise UsageError("--fix changes files and --diff does not; give only one of them")
     if arguments.save_seconds is not None and not arguments.save_seconds > 0:
         raise UsageError(f"--save-seconds {arguments.save_seconds:g}: give a number of seconds above 0")
     least = Confidence(arguments.confidence)

@@ -75,7 +75,7 @@ def _describe_progress(run: LiveRun, lead: LiveRank) -> list[str]:
     if run.steps_total is not None:
         of = t.format_count(run.steps_total)
         steps = f"{t.format_count(lead.steps_count)} of {of} steps ({t.format_percent(run.progress_ratio)})"
-    left = "" if run.eta_s is None else f"{t.format_duration(run.eta_s * 1e9)} left at this pace"
+    left = "" if run.eta_s is None else f"{t.format_duration(run.eta_s * 1e9)} left at the current rate"
     rate, remark = describe_rate(run)
     return [steps, left, rate + (f" ({remark})" if remark else ""), f"{t.format_duration(lead.step_mean_ns)} a step"]
 

@@ -57,7 +57,7 @@ class Parser(argparse.ArgumentParser):
             message = f"{'unknown command' if argument == 'COMMAND' else f'{argument}: unknown'} {word!r}"
             meant = suggest_known(word, re.findall(r"[\w.-]+", known))
             if argument == "COMMAND" and word.endswith(".py"):
-                meant = f"; to watch a training: hotloop run {word}"
+                meant = f"; to watch a training script: hotloop run {word}"
         if (bare := re.fullmatch(r"argument (\S+): expected one argument", message)) is not None:
             choices = next((a.choices for a in self._actions if bare[1] in a.option_strings), None)
             if choices:

@@ -11,7 +11,7 @@ from hotloop.cli.options import option, output_options
 from hotloop.cli.show import check_outputs, emit, show_report, write_new
 from hotloop.core.errors import UsageError
 
-ORDER, SUMMARY = 8, "predict memory, time and cost of a training before you rent hardware"
+ORDER, SUMMARY = 8, "predict the memory, time and cost of a training run before you rent hardware"
 ZERO_OPTIONS = ("params", "ranks", "precision", "optimizer")
 FILE_OPTIONS = (
     "why_oom", "measured", "tokens", "scaling", "optimize", "gpu_counts", "gpus", "hours", "spot",
@@ -22,9 +22,9 @@ MODULE_OPTIONS = ("batch", "gpu", "python")
 
 ABOUT = {
     "description": (
-        "Plan a training from a TOML file with [model], [run] and [hardware]: the memory of the device that "
-        "needs the most, ways to save some, step time, and cost. Needs no GPU and no torch. docs/plan.md describes "
-        "the file and states the error on published runs."
+        "Plan a training run from a TOML file with [model], [run] and [hardware]. Predicts the memory of the device "
+        "that needs the most, step time and cost, and lists ways to save memory. Needs no GPU and no torch. "
+        "docs/plan.md describes the file and gives the prediction error for published runs."
     ),
     "usage": (
         "hotloop plan FILE.toml [options]\n       hotloop plan zero --params N --ranks N [options]\n"
@@ -36,7 +36,7 @@ OPTIONS = (
     option(
         "--module",
         metavar="FILE.py:FUNCTION",
-        help="a function that returns any nn.Module: its steps are traced with fake tensors, in a child process",
+        help="a function that returns any nn.Module: a child process traces its steps with fake tensors",
     ),
     option(
         "--batch",
@@ -52,37 +52,40 @@ OPTIONS = (
         action="append",
         default=[],
         metavar="FILE.toml=RUN",
-        help="calibrate the time with the step of a recorded run and its workload file; may be given several times",
+        help="calibrate the predicted time with the step time of a recorded run and its workload file; may be given "
+        "several times",
     ),
-    option("--tokens", type=float, metavar="N", help="tokens of the entire training, such as 1e12 (default: 1e9)"),
+    option("--tokens", type=float, metavar="N", help="total number of training tokens, such as 1e12 (default: 1e9)"),
     option(
         "--scaling",
         nargs="?",
         const="weak",
         choices=("weak", "strong"),
-        help="the same run on more devices, by doubling",
+        help="also plan the same run on more devices, doubling their number up to this",
     ),
     option(
         "--optimize",
         choices=("time", "cost", "memory"),
-        help="search micro-batch, recompute, sharding, tp, pp and the counts of --gpu-counts; the global batch stays",
+        help="search over micro-batch size, recomputation, sharding, tp, pp and the device counts in --gpu-counts; "
+        "the global batch size stays",
     ),
     option("--gpu-counts", metavar="N,N", help="device counts for --optimize, such as 8,64,512 (default: the file's)"),
     option("--gpus", metavar="NAME,NAME", help="devices for --optimize (default: the file's)"),
-    option("--hours", type=float, metavar="H", help="hours that the training may take, for --optimize"),
-    option("--spot", action="store_true", help="also plan spot devices, and the price at which they pay off"),
+    option("--hours", type=float, metavar="H", help="time limit for training in hours, for --optimize"),
+    option("--spot", action="store_true", help="also plan for spot devices, and show the price at which they pay off"),
     option(
         "--write-strategy",
         metavar="FILE",
-        help="write the plan, or the best plan of --optimize, as a new strategy file; comments say what needs "
-        "hotloop's Trainer or apply_strategy, and what `hotloop run --strategy` does to an unmodified script",
+        help="write the plan, or the best plan of --optimize, as a new strategy file; comments explain which parts "
+        "need hotloop's Trainer or apply_strategy, and which parts `hotloop run --strategy` applies to an "
+        "unmodified script",
     ),
     option("--params", type=float, metavar="N", help="zero: number of parameters, such as 175e9"),
     option("--ranks", type=int, metavar="N", help="zero, module: number of data-parallel ranks (FSDP2)"),
     option(
         "--precision",
         metavar="NAME",
-        help="zero: mixed (2 + 2 + 12 bytes a parameter; default) or fp32 (4 + 4 + 8); module: fp32 (default), bf16, "
+        help="zero: mixed (2 + 2 + 12 bytes per parameter; default) or fp32 (4 + 4 + 8); module: fp32 (default), bf16, "
         "fp16 or pure-bf16",
     ),
     option(
@@ -119,7 +122,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
         given = [name for name in ZERO_OPTIONS if getattr(arguments, name) is not None]
         if given:
-            raise UsageError(f"--{given[0]} belongs to `hotloop plan zero`; a workload file states it itself")
+            raise UsageError(f"--{given[0]} belongs to `hotloop plan zero`; a workload file contains this value itself")
         _check_search(arguments)
         request = read_workload_file(arguments.file)
         gpus = [name.strip() for name in (arguments.gpus or "").split(",") if name.strip()]
@@ -178,7 +181,7 @@ def plan_module(arguments: argparse.Namespace) -> object:
     from hotloop.pipeline.plans import make_module_plan
 
     if arguments.file is not None:
-        raise UsageError(f"{arguments.file} and --module: give one of them")
+        raise UsageError(f"{arguments.file} and --module: give only one of them")
     _refuse(arguments, FILE_OPTIONS, "a workload file; leave it out with --module")
     if arguments.batch is None:
         raise UsageError('--module needs --batch, such as --batch "input_ids:int64[8,1024]"')

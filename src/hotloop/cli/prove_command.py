@@ -19,17 +19,17 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from hotloop.pipeline.proving import ProofVariant
 
-ORDER, SUMMARY = 3, "say which of two variants of a training is faster, with statistics and a check of the loss"
+ORDER, SUMMARY = 3, "determine which of two variants of a run is faster, with statistics and a check of the loss"
 EXIT_CODES = {"faster": 0, "same": 0, "slower": 1, "refused": 1, "cannot tell": 3}
 SIDES = (("git", "A..B"), ("strategies", "A,B"), ("pythons", "A,B"))
 
 
 ABOUT = {
     "description": (
-        "Run two variants of a training in turn, in fresh processes on copies of the working folder, and "
-        "say whether B is faster than A, slower, the same, or that the runs cannot tell. B is refused if it fails "
-        "or if its loss differs. Exits with 0 for faster and same, 1 for slower and refused, 3 for cannot tell, "
-        "2 after a usage error."
+        "Run two variants of a training command in turn, in fresh processes on copies of the working folder, and "
+        "report whether B is faster than A, slower or the same, or that the runs do not show it. B is refused if it "
+        "fails or if its loss differs. Exits with 0 for faster and same, 1 for slower and refused, 3 for cannot tell, "
+        "and 2 after a usage error."
     ),
     "usage": (
         "hotloop prove [options] COMMAND_A... -- COMMAND_B...\n"
@@ -51,14 +51,15 @@ OPTIONS = (
         "--at-least",
         metavar="PERCENT",
         default="3%",
-        help="the smallest difference that matters: if it is surely smaller, the verdict is 'same' (default: 3%%)",
+        help="the smallest difference that matters: if the difference is certainly smaller, the verdict is 'same' "
+        "(default: 3%%)",
     ),
     option(
         "--numerics",
         choices=[numerics.value for numerics in Numerics],
         default=Numerics.REORDERED.value,
-        help="what B may change in the numbers: exact (equal bit for bit), reordered sums, resampled data, or lossy "
-        "for lower precision (default: reordered)",
+        help="how B may change the computed numbers: exact (equal bit for bit), reordered (sums in another order), "
+        "resampled (other random data), or lossy (lower precision) (default: reordered)",
     ),
     *output_options("proof", kind="prove", html=None),
     option("command", nargs="...", metavar="COMMAND", help="the two commands, with -- between them"),
@@ -181,7 +182,7 @@ def read_words(path: str) -> list[str]:
         raise UsageError(f"--replay {path}: not a proof that hotloop prove --json wrote")
     words = list(proof.words)
     if not words:
-        raise UsageError(f"--replay {path}: the proof does not hold its command line")
+        raise UsageError(f"--replay {path}: the proof does not contain its command line")
     return words
 
 

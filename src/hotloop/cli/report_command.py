@@ -23,8 +23,8 @@ ORDER, SUMMARY = 3, "show the report of a recorded run, or render a JSON report"
 
 ABOUT = {
     "description": (
-        "Show the report of a recorded run, even if it is still training or was killed. Or render the JSON "
-        "report that another command wrote (--json, or report.json of tune), even with an older hotloop."
+        "Show the report of a recorded run, even if the run is still training or was killed. Or render the JSON "
+        "report of another command (from --json, or tune's report.json), even from an older hotloop."
     )
 }
 OPTIONS = (
@@ -32,11 +32,11 @@ OPTIONS = (
         "run",
         nargs="?",
         default="last",
-        help="a run folder, its name under .hotloop/, 'last' (training), the URL of `hotloop run --record`, or a JSON "
-        "report",
+        help="a run folder, its name under .hotloop/, 'last' (the last training run), the URL of `hotloop run "
+        "--record`, or a JSON report",
     ),
     *output_options(kind=None),
-    option("--exit-zero", action="store_true", help="exit with 0 even if a serious fault was found"),
+    option("--exit-zero", action="store_true", help="exit with 0 even if a serious problem was found"),
 )
 
 

@@ -27,7 +27,7 @@ def execute(arguments: argparse.Namespace) -> int:
             for rule_id in group:
                 print(f"{rule_id:{width}}  {group[rule_id].summary}")
             print("\nChecks of hotloop lint:\n" if group is RULES else "", end="")
-        print("\nTo explain one: hotloop rule ID")
+        print("\nTo read about a rule: hotloop rule ID")
         return 0
     if arguments.id in {*RULES, *LINT_RULES}:
         rule = RULES[arguments.id] if arguments.id in set(RULES) else LINT_RULES[arguments.id]

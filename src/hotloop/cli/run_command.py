@@ -51,7 +51,7 @@ OPTIONS = (
         metavar="TARGET=WHERE",
         action="append",
         default=[],
-        help="export the running training's numbers (may be repeated): prometheus=:9100, prometheus=FILE.prom, "
+        help="export the live numbers of the run (may be repeated): prometheus=:9100, prometheus=FILE.prom, "
         "otlp[=URL], tensorboard=FOLDER, json=FILE, trainer-status",
     ),
     option(
@@ -59,31 +59,31 @@ OPTIONS = (
         type=float,
         default=60.0,
         metavar="SECONDS",
-        help="report a stall, and where each rank is, after this long without progress, or ten times the longest step "
-        "(default: 60; 0: never)",
+        help="report a stall, with the position of each rank, after this many seconds (or ten times the longest step) "
+        "without progress (default: 60; 0: never)",
     ),
-    option("--stall-exit", action="store_true", help="end a stalled training with SIGTERM"),
+    option("--stall-exit", action="store_true", help="end a stalled run with SIGTERM"),
     option(
         "--steps-total",
         type=int,
         metavar="N",
-        help="number of steps that the training will take: gives progress and remaining time",
+        help="total number of steps in the run: shows progress and the remaining time",
     ),
     option(
         "--record",
         metavar="URL",
-        help="also send the recording to a URL while training (s3://bucket/run, or a folder), the same one on every "
-        "node; hotloop report URL then shows all ranks",
+        help="also send the recording to a URL during training (s3://bucket/run, or a folder); use the same URL on "
+        "every node. hotloop report URL then shows all ranks",
     ),
     option(
-        "--record-id", metavar="ID", help="id of the run, the same on all its nodes (default: that of the Slurm job)"
+        "--record-id", metavar="ID", help="id of the run, the same on all its nodes (default: the id of the Slurm job)"
     ),
     option(
         "--record-wait",
         type=float,
         default=30.0,
         metavar="SECONDS",
-        help="how long to wait at the end for what has not been sent yet (default: 30)",
+        help="how long to wait at the end for data that has not been sent yet (default: 30)",
     ),
     [
         option(
@@ -94,7 +94,7 @@ OPTIONS = (
         option("--no-deep", action="store_true", help="the default: record no operators"),
     ],
     [
-        option("--no-probe", action="store_true", help="do not measure opportunities after the training"),
+        option("--no-probe", action="store_true", help="do not measure opportunities after the run"),
         option("--probe", action="store_true", help="measure opportunities even after Ctrl-C or SIGTERM"),
     ],
     option(
@@ -106,15 +106,15 @@ OPTIONS = (
     option(
         "--watch-numbers",
         action="store_true",
-        help="record the loss and gradient norms, and report where they are not finite",
+        help="record the loss and gradient norms, and report steps in which they are not finite",
     ),
     option(
         "--target",
         metavar="NAME=RATIO",
         action="append",
         default=[],
-        help="lowest utilization wanted, such as utilization=0.8, mfu=0.4 or cpu_utilization=0.9; a miss is a "
-        "finding. On an accelerator, mfu counts the FLOPs of one step",
+        help="the lowest utilization that you accept, such as utilization=0.8, mfu=0.4 or cpu_utilization=0.9; a "
+        "lower value is a finding. On an accelerator, mfu counts the FLOPs of one step",
     ),
     option("--nvtx", action="store_true", help="mark steps and phases as NVTX ranges if CUDA is available"),
     option("command", nargs="...", metavar="COMMAND", help="the training command"),
@@ -134,12 +134,12 @@ def execute(arguments: argparse.Namespace) -> int:
     command = take_command(arguments, "run", "run -- python train.py")
     if "-" in (arguments.json, arguments.html):
         raise UsageError(
-            "run cannot write a report to standard output, which belongs to the training; use --json report.json"
+            "run cannot write a report to standard output, which the training command uses; use --json report.json"
         )
     check_outputs(arguments.json, arguments.html)
     check_counts(arguments, "steps_total")
     if not 0 <= arguments.stall < 1e6:
-        raise UsageError(f"--stall {arguments.stall}: give seconds from 0 on")
+        raise UsageError(f"--stall {arguments.stall}: give a number of seconds, 0 or more")
     resolved = child.resolve_command(command, os.environ.get("PATH"))
     parse_trace_ranks(arguments.trace_ranks or "all")
     if arguments.trace_ranks is not None and arguments.trace is None:
@@ -282,7 +282,7 @@ def _write_end(folder: Path, end: ChildEnd, kills_before: int | None, watches: _
     watches.cores.sample(now=True)
     _write_best(folder / CORES_FILE, json.dumps(watches.cores.to_mapping() | {"allowed_cores": count_cores()}))
     if watches.collector.failure is not None:
-        emit(f"part of the training was not recorded: {watches.collector.failure}")
+        emit(f"part of the run was not recorded: {watches.collector.failure}")
     if watches.devices.failure is not None:
         emit(f"device monitoring stopped early: {watches.devices.failure}")
     text = outcome_to_json(
@@ -336,7 +336,7 @@ def _name_absent_ranks(asked: str | None, report: Report) -> None:
     absent = sorted(rank for rank in parse_trace_ranks(asked or "all") or () if count is not None and rank >= count)
     if absent:
         names = ", ".join(map(str, absent[:8])) + ", ..." * (len(absent) > 8)
-        emit(f"--trace-ranks {asked}: the training had no rank {names}: its world size is {count}")
+        emit(f"--trace-ranks {asked}: the run had no rank {names}: its world size is {count}")
 
 
 def _check_record(arguments: argparse.Namespace) -> tuple[str | None, str | None]:
@@ -350,9 +350,9 @@ def _check_record(arguments: argparse.Namespace) -> tuple[str | None, str | None
 
     run_id = choose_run_id(arguments.record_id, os.environ)
     if run_id is not None and not RUN_ID.fullmatch(run_id):
-        raise UsageError(f"--record-id {run_id!r}: use letters, digits, '.', '_' and '-' only")
+        raise UsageError(f"--record-id {run_id!r}: use only letters, digits, '.', '_' and '-'")
     if not 0 <= arguments.record_wait < 1e6:
-        raise UsageError(f"--record-wait {arguments.record_wait}: give seconds from 0 on")
+        raise UsageError(f"--record-wait {arguments.record_wait}: give a number of seconds, 0 or more")
     return check_url(arguments.record), run_id
 
 
@@ -374,7 +374,10 @@ def _end_upload(upload: RunUpload, folder: Path, url: str, within_s: float) -> N
         except KeyboardInterrupt:
             uploaded = upload.finish(0.0)
     except (OSError, KeyboardInterrupt) as error:
-        emit(f"it is unknown what was uploaded of {folder}: {error!r}; to send it: hotloop upload {folder} {url}")
+        emit(
+            f"it is unknown how much of {folder} was uploaded: {error!r}; to send the rest: hotloop upload {folder} "
+            f"{url}"
+        )
         return
     finally:
         signal.signal(signal.SIGTERM, before)

@@ -19,7 +19,8 @@ ORDER, SUMMARY = 3, "show all runs, including a live one, on a page on this mach
 ABOUT = {
     "description": (
         "Show the runs under .hotloop/ in a browser: the list, a live run, its report, and a comparison of "
-        "two runs. The page is served to this machine only, to whoever has the printed address, until Ctrl-C."
+        "two runs. The page is served only on this machine, to anyone who has the printed address, until you press "
+        "Ctrl-C."
     )
 }
 OPTIONS = (

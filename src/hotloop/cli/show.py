@@ -56,7 +56,7 @@ def check_outputs(*paths: str | None) -> None:
         if not folder.is_dir():
             raise UsageError(f"cannot write {path}: the folder {folder} does not exist; create it first")
         if Path(path).is_dir() or not os.access(folder, os.W_OK):
-            raise UsageError(f"cannot write {path}: give a file in a folder you can write to")
+            raise UsageError(f"cannot write {path}: give a file in a folder to which you can write")
 
 
 def choose_width(stream: TextIO, piped: int = 100) -> int:
@@ -150,7 +150,9 @@ def note_newer_run(*names: str) -> None:
         return  # the command says so itself
     newer = find_newer(run)
     if newer is not None:
-        emit(f"showing {run.name}, the last run with a training; the newer run {newer.name} has none")
+        emit(
+            f"showing {run.name}, the last run in which training was seen; there was none in the newer run {newer.name}"
+        )
 
 
 def write_text(path: str, text: str) -> None:

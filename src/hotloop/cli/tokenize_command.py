@@ -28,9 +28,9 @@ LINE_COLUMNS = 79
 
 ABOUT = {
     "description": (
-        "Encode texts with a fast tokenizer into Megatron's .bin and .idx files. If it is killed, the "
-        "same command continues; the bytes are the same for any number of processes. Exits with 0 when finished, "
-        "whatever was left out (the report counts it)."
+        "Encode texts with a fast tokenizer into Megatron's .bin and .idx files. If the command is killed, start it "
+        "again, and it continues; the output bytes are the same for any number of processes. Exits with 0 when "
+        "finished, even if documents were left out (the report counts them)."
     )
 }
 OPTIONS = (
@@ -41,7 +41,7 @@ OPTIONS = (
         help="files, folders or URLs: JSON lines, text, parquet, Arrow (also a save_to_disk folder), .gz .zst .xz .bz2",
     ),
     option("--tokenizer", metavar="FILE", required=True, help="a tokenizer.json, or a folder with one"),
-    option("-o", "--out", metavar="DIR", required=True, help="the folder of the tokens"),
+    option("-o", "--out", metavar="DIR", required=True, help="the folder for the tokens"),
     option("--column", default="text", metavar="NAME", help="key or column of the text (default: text)"),
     option(
         "--source-format",
@@ -53,12 +53,18 @@ OPTIONS = (
         "--documents",
         choices=("line", "file"),
         default="line",
-        help="what one document of a text source is (default: line)",
+        help="the unit of a text source that counts as one document (default: line)",
     ),
     option("--append-eos", action="store_true", help="end each document with the end-of-sequence token"),
-    option("--eos", metavar="TOKEN", help="that token (default: from tokenizer_config.json next to the tokenizer)"),
     option(
-        "--special-tokens", action="store_true", help="also add the tokens of the tokenizer's own template, such as <s>"
+        "--eos",
+        metavar="TOKEN",
+        help="the end-of-sequence token (default: from tokenizer_config.json next to the tokenizer)",
+    ),
+    option(
+        "--special-tokens",
+        action="store_true",
+        help="also add the tokens from the tokenizer's own template, such as <s>",
     ),
     option("--processes", type=int, metavar="N", help="tokenizing processes (default: one per core)"),
     option(
@@ -69,7 +75,7 @@ OPTIONS = (
         type=int,
         default=1 << 30,
         metavar="N",
-        help="start a new pair of files before N tokens are exceeded (default: 1,073,741,824)",
+        help="start a new pair of files before the current pair exceeds N tokens (default: 1,073,741,824)",
     ),
     option(
         "--document-limit",
@@ -95,7 +101,7 @@ def execute(arguments: argparse.Namespace) -> int:
     _check_options(arguments)
     job, left_out_count = _read_job(arguments)
     if left_out_count and not arguments.quiet:
-        emit(f"{left_out_count} files of unknown format were left out; --format reads every file as one")
+        emit(f"{left_out_count} files of unknown format were left out; use --format to read every file in one format")
     line = None if arguments.quiet else ProgressLine(job, sys.stderr)
     try:
         report = run_job(

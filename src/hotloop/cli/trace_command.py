@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 SORTS = ("device_time", "host_self", "flops", "count")
 
 
-ORDER, SUMMARY = 4, "diagnose a training from profiler files"
+ORDER, SUMMARY = 4, "diagnose a training run from profiler files"
 
 
 class _AskChange(argparse.Action):
@@ -45,13 +45,13 @@ class _AskChange(argparse.Action):
 
 ABOUT = {
     "description": (
-        "Read the traces of one training: torch.profiler's Kineto JSON (plain or .gz) or the SQLite "
-        "export of Nsight Systems, as one file, several files, or a folder with one file per rank. Or read a "
+        "Read the traces of one training run: torch.profiler's Kineto JSON (plain or .gz) or the SQLite export of "
+        "Nsight Systems, as one file, several files, or a folder with one file per rank. Or read a "
         "memory snapshot (.pickle)."
     )
 }
 OPTIONS = (
-    option("paths", nargs="+", metavar="PATH", help="trace files, folders of them, or URLs (s3://...)"),
+    option("paths", nargs="+", metavar="PATH", help="trace files, folders with trace files, or URLs (s3://...)"),
     *output_options(),
     option("--top", type=int, default=10, metavar="N", help="number of rows in long tables (default: 10)"),
     option(
@@ -66,14 +66,15 @@ OPTIONS = (
         default=[],
         metavar="CHANGE",
         help=f"forecast the step after a change; may be repeated. One of {list_forms()}; '--what-if help' explains "
-        "each and its assumptions",
+        "each form and its assumptions",
     ),
     option(
         "--target",
         metavar="NAME=RATIO",
         action="append",
         default=[],
-        help="least utilization wanted, such as utilization=0.8, sm_active=0.5 or mfu=0.4; a miss is a finding",
+        help="the lowest utilization that you accept, such as utilization=0.8, sm_active=0.5 or mfu=0.4; a lower "
+        "value is a finding",
     ),
     option("--sql", metavar="QUERY", help="print the result of an SQL query over the traces instead of a report"),
     option(
@@ -81,7 +82,7 @@ OPTIONS = (
     ),
     option("--sql-rows", type=int, metavar="N", help="number of rows, 0 for all (default: 50 for a table, else all)"),
     WORKERS,
-    option("--exit-zero", action="store_true", help="exit with 0 even if a serious fault was found"),
+    option("--exit-zero", action="store_true", help="exit with 0 even if a serious problem was found"),
 )
 
 

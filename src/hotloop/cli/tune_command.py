@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from hotloop.change.tune.study import Progress, Request
 
-ORDER, SUMMARY = 2, "try the fixes on the unmodified command, and prove them"
+ORDER, SUMMARY = 2, "try fixes on the unmodified command, and prove them"
 GOALS = ("speed", "memory", "pareto", "cost")
 NOT_AGAIN = ("--help", "--budget", "--out", "--apply", "--format", "--quiet")
 """Options that do not change what is tuned: all others belong in the command to run next."""
@@ -26,8 +26,8 @@ NOT_AGAIN = ("--help", "--budget", "--out", "--apply", "--format", "--quiet")
 
 ABOUT = {
     "description": (
-        "Observe a training, try the fixes of its findings in fresh processes, and write the proven ones "
-        "to fast.toml. The command and its files are not changed."
+        "Observe a training run, try the fixes for its findings in fresh processes, and write the proven fixes to "
+        "fast.toml. The command and its files are not changed."
     ),
     "usage": "hotloop tune [options] -- COMMAND...\n       hotloop tune --apply DIR",
 }
@@ -37,15 +37,16 @@ OPTIONS = (
     option(
         "--matrix",
         metavar="FILE",
-        help="compare the configurations in FILE (TOML) with its first one, without searching; 'preset' compares bf16, "
+        help="compare the configurations in FILE (TOML) with the first of them, without searching; 'preset' compares "
+        "bf16, "
         "accumulation, FSDP2 and ZeRO-1 with the unchanged command",
     ),
     option(
         "--price-per-hour",
         metavar="PRICE",
         type=float,
-        help="hourly price of all machines the command uses, in any currency; adds costs to the report (required by "
-        "--goal cost)",
+        help="hourly price of all machines that the command uses, in any currency; adds costs to the report (required "
+        "by --goal cost)",
     ),
     option("-o", "--out", metavar="DIR", help="output folder (default: .hotloop/tune-<time>)"),
     option(
@@ -53,8 +54,8 @@ OPTIONS = (
         metavar="DIR",
         nargs="?",
         const="",
-        help="write the patch of a finished tuning (its folder, its name under .hotloop/, or last) into the source; "
-        "without DIR: the patch of this tuning. Writes only a patch that reproduced the gain",
+        help="apply the patch of a finished tuning run (its folder, its name under .hotloop/, or last) to the source; "
+        "without DIR: the patch of this tuning run. Applies only a patch that reproduced the gain",
     ),
     option("--no-probe", action="store_true", help="do not measure opportunities before the trials"),
     format_option(),
@@ -123,12 +124,12 @@ def find_tuning(name: str) -> Path:
     if name == "last":
         folders = sorted(root.glob("tune-*"), key=lambda one: one.stat().st_mtime_ns)
         if not folders:
-            raise UsageError(f"there is no tuning in {root}; run: hotloop tune -- python train.py")
+            raise UsageError(f"there is no tuning run in {root}; run: hotloop tune -- python train.py")
         return folders[-1]
     for folder in (Path(name), root / name):
         if folder.is_dir():
             return folder.resolve()
-    raise UsageError(f"--apply {name!r}: no such folder; give the folder of a finished tuning, or 'last'")
+    raise UsageError(f"--apply {name!r}: no such folder; give the folder of a finished tuning run, or 'last'")
 
 
 def apply_kept(folder: Path, quiet: bool) -> None:
@@ -152,7 +153,7 @@ def _apply_new(progress: Progress, folder: Path, quiet: bool) -> None:
     """The patch of the tuning that was just run; an objection to it is reported, and is not an error of the tuning."""
 
     if progress.check is None:
-        emit("nothing was applied: no change of the source was proven")
+        emit("nothing was applied: no change to the source was proven")
         return
     try:
         apply_kept(folder, quiet)
@@ -197,7 +198,8 @@ def check_price(price_per_hour: float | None, goal: str, *, is_declared: bool) -
         raise UsageError(f"--price-per-hour is {price_per_hour}; give a number above 0, such as 12.50")
     if price_per_hour is None and goal == "cost" and not is_declared:
         raise UsageError(
-            "--goal cost needs the hourly price of all machines the command uses; add --price-per-hour, such as 12.50"
+            "--goal cost needs the hourly price of all machines that the command uses; add --price-per-hour, such as "
+            "12.50"
         )
     return price_per_hour
 
@@ -220,14 +222,14 @@ def make_folder(out: str | None, kind: str = "tune") -> Path:
                 raise UsageError(f"cannot write to {root}: {error.strerror}; choose a folder with -o DIR") from error
             ignore_in_git(root)
             return folder
-        raise UsageError(f"{root} already holds all folder names for this second; remove old ones")
+        raise UsageError(f"{root} already contains all folder names for this second; remove old folders")
     folder = Path(out).resolve()
     if folder.exists() and (not folder.is_dir() or (any(folder.iterdir()) and not (folder / "trials").is_dir())):
-        raise UsageError(f"{out} exists and is not a tuning folder: choose another with -o DIR")
+        raise UsageError(f"{out} exists and is not a tuning folder: choose another folder with -o DIR")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UsageError(f"cannot create {out}: {error.strerror}; choose another with -o DIR") from error
+        raise UsageError(f"cannot create {out}: {error.strerror}; choose another folder with -o DIR") from error
     return folder
 
 

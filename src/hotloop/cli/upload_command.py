@@ -10,18 +10,18 @@ from hotloop.cli.options import option
 from hotloop.cli.show import emit
 from hotloop.core.errors import UsageError
 
-ORDER, SUMMARY = 3, "send a recorded run to a URL, from which reports of all nodes are read"
+ORDER, SUMMARY = 3, "send a recorded run to a URL, from which a report can read all nodes"
 
 
 ABOUT = {
     "description": (
-        "Send a run that was recorded here to a URL, or the rest of a run that `hotloop run --record` could "
-        "not send in time. Only what has not arrived yet is sent; after an interruption, the same command continues. "
-        "Exits with 1 if not everything arrived."
+        "Send a run that was recorded here to a URL, or the rest of a run that `hotloop run --record` could not send "
+        "in time. Sends only data that has not arrived yet; after an interruption, the same command continues. Exits "
+        "with 1 if some data did not arrive."
     )
 }
 OPTIONS = (
-    option("run", metavar="RUN", help="a run folder, its name under .hotloop/, or 'last' (training)"),
+    option("run", metavar="RUN", help="a run folder, its name under .hotloop/, or 'last' (the last training run)"),
     option("url", metavar="URL", help="s3://bucket/run, any other URL of fsspec, or a folder"),
     option("--record-id", metavar="ID", help="id of the run, the same on all its nodes"),
     option(
@@ -29,7 +29,7 @@ OPTIONS = (
         type=float,
         default=300.0,
         metavar="SECONDS",
-        help="how long to try again after failures (default: 300)",
+        help="how long to retry after failures (default: 300)",
     ),
     option("--follow", action="store_true", help=argparse.SUPPRESS),
 )
@@ -44,7 +44,7 @@ def execute(arguments: argparse.Namespace) -> int:
     if arguments.follow:
         return follow(Path(arguments.run), arguments.url, arguments.record_id, count_rows)
     if not 0 <= arguments.wait < 1e6:
-        raise UsageError(f"--wait {arguments.wait}: give seconds from 0 on")
+        raise UsageError(f"--wait {arguments.wait}: give a number of seconds, 0 or more")
     folder, uploaded = upload_run(
         arguments.run,
         arguments.url,

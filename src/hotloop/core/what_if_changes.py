@@ -18,7 +18,7 @@ class Form:
 
 
 CHANGES: Mapping[str, Form] = {
-    "no-input-wait": Form("no-input-wait", "the next batch is always there"),
+    "no-input-wait": Form("no-input-wait", "the next batch is always ready"),
     "faster-matmuls": Form(
         "faster-matmuls[=FACTOR]",
         f"matrix products and convolutions take 1/FACTOR of their time (FACTOR: {DEFAULT_FACTOR:g} when left out)",
@@ -26,7 +26,7 @@ CHANGES: Mapping[str, Form] = {
     "faster": Form(
         "faster=FACTOR:REGEX", "kernels and operators whose name matches the pattern take 1/factor of their time"
     ),
-    "free-communication": Form("free-communication", "collectives of the device take no time"),
+    "free-communication": Form("free-communication", "collectives on the device take no time"),
     "fused-launches": Form(
         "fused-launches[=FACTOR]",
         f"launching calls take 1/factor of their time (FACTOR: {DEFAULT_FACTOR:g} when left out)",

@@ -63,11 +63,14 @@ def ask_of_training(target: str | None, wants: int, steps: int = 0) -> list[Path
     """
     _, run = _find_target(target)
     if run is None:
-        raise UsageError("name a run: only a training that hotloop runs can be asked, such as `hotloop attach last`")
+        raise UsageError(
+            "name a run: only a training process that hotloop started accepts requests, for example "
+            "`hotloop attach last`"
+        )
     live = LiveReader(run).read()
     if live.state == ENDED or not live.ranks:
         state = "is over" if live.state == ENDED else "has no step yet"
-        raise UsageError(f"{run.name} {state}: nothing can be asked of it")
+        raise UsageError(f"{run.name} {state}, so it accepts no requests")
     traces = set(run.glob("traces/*"))
     request = run / REQUEST_NAME
     serial = time.time_ns() >> 20 & 0x7FFF_FFFF
@@ -83,8 +86,8 @@ def ask_of_training(target: str | None, wants: int, steps: int = 0) -> list[Path
         recorded = sorted(path for path in set(run.glob("traces/*")) - traces if _is_complete(path))
     if wants & WANTS_TRACE and not recorded:
         raise UsageError(
-            f"no trace came within {TRACE_S:.0f} s: the training has stalled, steps take longer, or another profiler "
-            "is running; a later trace goes to the run's folder traces/"
+            f"no trace arrived within {TRACE_S:.0f} s: training has stalled, steps take longer, or another profiler "
+            "is running; if a trace arrives later, it is in the run's folder traces/"
         )
     return recorded
 
@@ -102,7 +105,9 @@ def _find_target(target: str | None) -> tuple[int | None, Path | None]:
         return None, None
     if target.isdecimal():
         if not os.path.exists(f"/proc/{target}"):
-            raise UsageError(f"no process {target} on this machine; give the id of a training or of its launcher")
+            raise UsageError(
+                f"no process {target} on this machine; give the id of a training process or of its launcher"
+            )
         return int(target), None
     try:
         folder = find_run(target, Path.cwd())
@@ -133,7 +138,7 @@ def _ask(run: Path, hosts: set[str]) -> list[AttachReport]:
         (folder / ASKED).unlink(missing_ok=True)
         return [decode_contract(AttachReport, json.loads(path.read_text())) for path in answers]
     except (OSError, ValueError) as error:
-        raise UsageError(f"{run} cannot be asked: {error}") from error
+        raise UsageError(f"requests cannot be sent to {run}: {error}") from error
 
 
 def merge_reports(reports: Sequence[AttachReport]) -> AttachReport:
@@ -164,7 +169,7 @@ def attach_to(training: RunningTraining) -> AttachReport:
     if judged.verdict == "hung" and ages_s:
         since_s, is_bound = max(since_s or 0.0, min(ages_s)), False
     limits = [
-        f"process {process.pid}: its Python calls were not read: {process.member.unreadable}"
+        f"process {process.pid}: its Python calls could not be read: {process.member.unreadable}"
         for process in judge.ranks
         if process.member.unreadable is not None and not process.is_gone
     ]

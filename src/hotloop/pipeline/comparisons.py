@@ -57,6 +57,6 @@ def compare(before: str, after: str, *, workers: int = 1) -> Comparison:
         return compare_traces(names, (sides[0], sides[-1]))
     recorded, trace = names if first is not None else reversed(names)
     raise UsageError(
-        f"{recorded} is a recorded run and {trace} is a trace, which are not comparable: they find steps in "
-        "different ways, and profiling slows the steps; compare two runs or two traces"
+        f"{recorded} is a recorded run and {trace} is a trace, which are not comparable: steps are found in different "
+        "ways, and profiling slows down the steps; compare two runs or two traces"
     )

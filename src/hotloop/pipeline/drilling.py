@@ -147,24 +147,24 @@ def _observe(drilling: _Drilling) -> str:
         drilling.kept = read_kept(copy)
     if whole.outside:
         return (
-            f"the command writes checkpoints outside of its folder, to {whole.outside[0]}, which is left there: "
-            f"name that folder, empty, with --checkpoints {os.path.dirname(whole.outside[0])}"
+            f"the command writes checkpoints outside of its folder, to {whole.outside[0]}, which stays there: empty "
+            f"that folder and name it with --checkpoints {os.path.dirname(whole.outside[0])}"
         )
     if whole.how == "exited" and whole.exit_code != 0:
-        return f"the undisturbed command failed with {whole.exit_code}: {whole.last_line}"
+        return f"the command failed without interruption, with {whole.exit_code}: {whole.last_line}"
     if whole.how not in ("exited", "timeout"):
-        return f"the undisturbed command did not train: {whole.last_line}"
+        return f"the command did not train: {whole.last_line}"
     if not whole.step_ns and whole.how == "exited":
         return (
-            "no training step was seen; where a checkpoint in the folder says that all is done, name its folder with "
-            "--checkpoints DIR, and the drill begins without it"
+            "no training step was seen; if a checkpoint in the folder shows that training is finished, name its "
+            "folder with --checkpoints DIR, so that the drill begins without it"
         )
     if not whole.step_ns:
         return f"no training step was seen in {whole.duration_s:.0f} s: give more time with --budget"
     if not whole.is_whole:
         drilling.limits.append(
-            f"the undisturbed run was cut off after {len(whole.step_ns)} steps, {WHOLE_RATIO:.0%} of the budget: what "
-            "comes later was not rehearsed"
+            f"the run without interruption was cut off after {len(whole.step_ns)} steps, {WHOLE_RATIO:.0%} of the "
+            "budget: later steps were not rehearsed"
         )
     return ""
 
@@ -178,7 +178,7 @@ def _interrupt_all(drilling: _Drilling) -> None:
             chosen = plan_signal(aim, signal, drilling.whole, draw)
             if chosen is None:
                 if signal == request.signals[0]:
-                    drilling.limits.append(f"no {aim} was seen: none was interrupted")
+                    drilling.limits.append(f"no {aim} was seen, so none was interrupted")
                 continue
             if drilling.begun_s + request.budget_s - time.monotonic() < took_s:
                 drilling.limits.append(f"the budget ended before SIG{signal} in the {aim} was rehearsed")
@@ -190,7 +190,7 @@ def _interrupt_all(drilling: _Drilling) -> None:
             pair = _interrupt(drilling, chosen)
             took_s = max(took_s, time.monotonic() - begun_s)
             if pair is None:
-                drilling.limits.append(f"the training ended before SIG{signal} in the {aim} came")
+                drilling.limits.append(f"training ended before SIG{signal} in the {aim} arrived")
                 continue
             if aim == "save" and pair.first.name_moment() != "save":
                 drilling.limits.append(f"a save was too short for SIG{signal} to hit it")

@@ -25,7 +25,7 @@ def launch_ranks(words: Sequence[str], ranks_count: int, name: str) -> ScalingRu
     """Launch and measure. Raises HotloopError when the command fails or trains nothing."""
     folder, end = launch_recorded(words, name, os.environ, {"deep": False})
     if end.shell_code:
-        raise HotloopError(f"the training with {ranks_count} ranks exited with {end.shell_code}; see its output above")
+        raise HotloopError(f"training with {ranks_count} ranks exited with {end.shell_code}; see its output above")
     training, _ = read_training(str(folder))
     return measure_ranks(training, ranks_count)
 
@@ -80,9 +80,10 @@ def shape_of_plan(path: str) -> NodeShape:
     memory = predict_memory(request.workload, request.hardware)
     if not memory.fits:
         raise UsageError(
-            f"{path} does not fit: {memory.peak_bytes / GIB:.1f} GiB of {memory.capacity_bytes / GIB:.1f} GiB a device;"
-            f" `hotloop plan {path} --why-oom` ranks what saves memory. If it was seen to fit, give --nodes and "
-            "--gpus-per-node in place of --plan"
+            f"{path} does not fit: {memory.peak_bytes / GIB:.1f} GiB of {memory.capacity_bytes / GIB:.1f} GiB per "
+            "device;"
+            f" `hotloop plan {path} --why-oom` ranks ways to save memory. If you have seen it fit, give --nodes and "
+            "--gpus-per-node instead of --plan"
         )
     count, each = request.workload.gpus, request.hardware.gpus_per_node
     if count > each and count % each:

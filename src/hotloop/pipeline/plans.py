@@ -95,7 +95,7 @@ def read_measured(text: str) -> MeasuredStep:
     """
     file, _, run = text.partition("=")
     if not run:
-        raise UsageError(f"--measured {text}: give FILE.toml=RUN, a workload file and the recorded run of it")
+        raise UsageError(f"--measured {text}: give FILE.toml=RUN, a workload file and a recorded run of that workload")
     request, (training, _) = read_workload_file(file), read_training(run)
     ranks = len(training.analysis.ranks)
     if ranks != request.workload.gpus:

@@ -82,7 +82,9 @@ def prove(
         match.reason = f"A failed: {observed.ended}, {observed.reason}"
     else:
         if counts_whole:
-            notes.append("no training was seen in A: the time of the whole command is compared, and no loss is checked")
+            notes.append(
+                "no training was seen in A: the time of the entire command is compared, and no loss is checked"
+            )
         match.observed = observed.measured
         limits = limits if counts_whole else choose_limits(observed.measured, observed.duration_s)
         benches = {name: replace(bench, plan=drop_outputs(bench.plan)) for name, bench in benches.items()}
@@ -91,7 +93,9 @@ def prove(
             bench = benches[side]
             ran = _run(bench, variants[side], limits, f"{number}", counts_whole=counts_whole)
             if counts_whole and ran.ended == OK:
-                raise UsageError(f"a training was seen in {side} but not in A's first process: times do not compare")
+                raise UsageError(
+                    f"training was seen in {side} but not in A's first process, so their times cannot be compared"
+                )
             if changed := changed_code(bench.plan):
                 raise UsageError(f"{changed[0].path} changed during the proof; run it again")
             return ran
@@ -231,7 +235,9 @@ def check_out(revisions: tuple[str, str], cwd: Path, folder: Path) -> Iterator[l
                 if path and not path.startswith(".hotloop") and not place.exists() and place.parent.is_dir():
                     place.symlink_to(root / path.rstrip("/"))
             if not (tree / inside).is_dir():
-                raise UsageError(f"revision {revision} has no folder {inside}; run from a folder that both have")
+                raise UsageError(
+                    f"revision {revision} has no folder {inside}; run from a folder that both revisions have"
+                )
             subject = _git(root, "log", "-1", "--format=%h %s", commit).strip()
             places.append((tree / inside, f"revision {subject}"))
         yield places

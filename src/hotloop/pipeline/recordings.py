@@ -57,7 +57,7 @@ def check_url(url: str) -> str:
     if not url.isprintable():
         raise UsageError(f"{url!r}: a URL or folder without line breaks and control characters is needed")
     if protocol_of(url) == "memory":
-        raise UsageError(f"{url}: the memory of one process is gone when it ends; give file://... or a folder")
+        raise UsageError(f"{url}: a process's memory is gone when the process ends; give file://... or a folder")
     check_driver(url)
     return url if "://" in url else os.path.abspath(url)
 

@@ -74,7 +74,7 @@ class StallWatch:
             if self._is_stalled:
                 self._is_stalled = False
                 (self._folder / STALLED_FILE).unlink(missing_ok=True)
-                self._emit("the training is making progress again")
+                self._emit("training is making progress again")
         elif self._limit_s and not self._is_stalled and now_s - self._moved_s >= self._longest_s(progress):
             self._look(progress, is_asked=False)
 
@@ -120,11 +120,11 @@ class StallWatch:
             (self._folder / STALLED_FILE).touch()
         except Exception as error:  # in a thread of its own: said in a line, and looked at again later
             self._moved_s = time.monotonic()
-            self._emit(f"the training may have stalled; it could not be examined: {error}")
+            self._emit(f"training may have stalled; the processes could not be examined: {error}")
             return
         self._emit(f"no progress for {report.since_s or 0.0:,.0f} s: {report.reason}; details: hotloop attach {pid}")
         if self._ends_run:
-            self._emit("--stall-exit: the training is asked to end")
+            self._emit("--stall-exit: asking the training process to end")
             os.kill(os.getpid(), signal.SIGTERM)  # passed on to it
 
 
@@ -136,7 +136,7 @@ def describe_stalls(folder: Path) -> tuple[Health, ...]:
             continue
         try:
             content: Mapping[str, Any] = json.loads(path.read_text())
-            text = f"the training stalled for {float(content['since_s'] or 0):,.0f} s or more: {content['reason']}"
+            text = f"training stalled for {float(content['since_s'] or 0):,.0f} s or more: {content['reason']}"
         except (OSError, ValueError, KeyError, TypeError):
             continue
         lines.append(Health(level="warning", message=text[:500]))

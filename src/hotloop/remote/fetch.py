@@ -65,12 +65,12 @@ def fetch_run(url: str, cache: Path, *, most_bytes: int = MOST_CACHED_BYTES, att
     marker = store.get(MARKER, 1 << 16, partial(decode_marker, name=f"{store.shown}/{MARKER}"))
     if marker is None:
         raise RecordingError(
-            f"{store.shown} holds no recording; hotloop run --record {store.shown} -- COMMAND makes one"
+            f"{store.shown} contains no recording; hotloop run --record {store.shown} -- COMMAND makes one"
         )
     nodes, lines = read_nodes(store, marker.run_id)
     if not nodes:
         raise RecordingError(
-            f"{store.shown} holds no node's recording yet" + "".join(f"; {line}" for line in lines[:1])
+            f"{store.shown} contains no recording of any node yet" + "".join(f"; {line}" for line in lines[:1])
         )
     size_bytes = sum(_count_bytes(state) for node in nodes for state in node.files.values())
     if size_bytes > most_bytes:
@@ -175,7 +175,7 @@ class _Fetching:
             content = self._store.get(block_name(one.node, checksum), _MAX_PACKED_BYTES, read)
         except RecordingError as error:
             return str(error)
-        return f"block {at} is not there" if content is None else content
+        return f"block {at} is missing" if content is None else content
 
 
 def unpack(packed: bytes, checksum: str) -> bytes:
@@ -216,7 +216,7 @@ def _describe_node(node: NodeManifest) -> str:
     at = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(node.updated_wall_s))
     rows = sum(state.rows_count or 0 for state in node.files.values())
     return (
-        f"node {node.node} has not finished its upload: anything after {at} ({rows:,} rows) is not here; if it "
+        f"node {node.node} has not finished its upload: anything after {at} ({rows:,} rows) is missing; if the run "
         "has ended, `hotloop upload RUN URL` on that node sends the rest"
     )
 

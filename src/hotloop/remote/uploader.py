@@ -72,7 +72,7 @@ GRACE_S = 60.0
 _MAX_NODES = 10_000
 UPLOAD_FILE = "upload.json"
 SCHEMA = "hotloop.upload/1"
-UNREADABLE = "what is missing could not be read, or is larger than 2 GiB"
+UNREADABLE = "the missing part could not be read, or is larger than 2 GiB"
 _MOST_BYTES = 1 << 20
 Count = Annotated[int, Meta(ge=0)]
 
@@ -117,7 +117,7 @@ def count_uploaded(
         rows_count=rows,
         lost_rows_count=lost,
         late_files_count=late,
-        reason=None if is_whole else reason or (UNREADABLE if has_ended else "the store did not take it in time"),
+        reason=None if is_whole else reason or (UNREADABLE if has_ended else "the store did not accept it in time"),
     )
 
 
@@ -288,8 +288,8 @@ class Uploader:
             raise PrefixTaken(f"{shown} holds the run {marker.run_id}, not {self.manifest.run_id}; {free}")
         if marker.is_named:
             raise PrefixTaken(
-                f"{shown} holds the run {marker.run_id}; to record as its node give --record-id {marker.run_id}, "
-                f"else {free}"
+                f"{shown} holds the run {marker.run_id}; to record as a node of that run, give --record-id "
+                f"{marker.run_id}; otherwise, {free}"
             )
         last_wall_s = time.time() if self._is_running else read_last(self._folder)
         spans = [(marker.began_wall_s, marker.began_wall_s + GRACE_S)]

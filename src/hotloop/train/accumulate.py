@@ -78,8 +78,8 @@ def batch_size(batch: Any) -> int:
     sizes = {tensor.shape[0] for tensor in _tensors(batch) if tensor.dim()}
     if len(sizes) != 1:
         raise HotloopError(
-            f"a batch with first dimensions {sorted(sizes)} cannot be split; use the first dimension of all its "
-            "tensors for the samples, or train without accumulation"
+            f"a batch with first dimensions {sorted(sizes)} cannot be split; use the first dimension of all of the "
+            "batch's tensors for the samples, or train without accumulation"
         )
     return int(sizes.pop())
 

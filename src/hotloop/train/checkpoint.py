@@ -1,4 +1,4 @@
-"""A training's state -> a folder that is complete or not there, and back; tensors by torch.distributed.checkpoint.
+"""The state of training -> a folder that is complete or not there, and back; tensors by torch.distributed.checkpoint.
 
     checkpoints/
       step-00000200/
@@ -255,7 +255,7 @@ def restore_own(checkpoint: Checkpoint, parts: Mapping[str, Any]) -> None:
     kept = (checkpoint.private or {}).get("trees", {})
     for name, part in parts.items():
         if name not in kept:
-            raise CheckpointError(f"{checkpoint.path} holds no {name} of this rank")
+            raise CheckpointError(f"{checkpoint.path} contains no {name} for this rank")
         index = _read_index(checkpoint.path)
         targets = {one: _empty_of(index, one) for one in tensor_names(kept[name])}
         _read_tensors(checkpoint.path, index, targets)
@@ -304,7 +304,7 @@ def optimizer_kind(optimizer: Any) -> str:
 
 
 class CheckpointWriter:
-    """Writes the checkpoints of one training into one folder, each on a thread of its own or in the caller's.
+    """Writes the checkpoints of one training run into one folder, each on a thread of its own or in the caller's.
 
     On several ranks, all of them call the same methods in the same order.
     """
@@ -482,7 +482,7 @@ def _put_in_place(temporary: Path, final: Path) -> None:
             final.rename(aside)
         else:
             raise OSError(
-                errno.EEXIST, "another training already wrote this step there; give each training its own folder"
+                errno.EEXIST, "another training run already wrote this step there; give each run its own folder"
             )
     temporary.rename(final)
 

@@ -1,4 +1,4 @@
-"""A small file next to the checkpoints that says: a signal stopped this training cleanly, start it again."""
+"""A small file next to the checkpoints that says: a signal stopped this run cleanly, start it again."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def write_marker(folder: Path, *, signal_number: int, step: int, checkpoint: Pat
 
 
 def read_marker(folder: str | Path) -> dict[str, Any] | None:
-    """The marker of the last stop by a signal; None when the training ended in another way or is still running."""
+    """The marker of the last stop by a signal; None when the run ended in another way or is still running."""
     try:
         content = json.loads((Path(folder) / NAME).read_text())
     except (OSError, ValueError):

@@ -70,7 +70,7 @@ class PackedBatch:
         if kind not in ADDITIVE_KINDS:
             raise UsageError(
                 f"{type(model).__name__} uses {kind!r} attention, which takes no four-dimensional mask: load it "
-                "with attn_implementation='sdpa', or give it cu_seqlens by hand"
+                "with attn_implementation='sdpa', or pass cu_seqlens to it by hand"
             )
         weight = next((one for one in model.parameters() if one.is_floating_point()), torch.empty(0))
         scores = torch.zeros(self.allowed().shape, dtype=weight.dtype)

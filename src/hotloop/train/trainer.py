@@ -1,4 +1,4 @@
-"""Trainer: model, optimizer and a loss function -> a training on any number of ranks that resumes bit for bit."""
+"""Trainer: model, optimizer and a loss function -> training on any number of ranks that resumes bit for bit."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Checkpoints:
     """Where and when a Trainer saves. A path instead of it means these defaults.
 
     ``resume``: 'auto' continues from the newest complete checkpoint of the folder, 'never' refuses a folder with
-    checkpoints, a path continues from that checkpoint. ``keep`` None keeps all. ``on_error``: 'stop' the training or
+    checkpoints, a path continues from that checkpoint. ``keep`` None keeps all. ``on_error``: 'stop' training or
     'continue' it (with a warning) when one cannot be written.
     """
 
@@ -87,7 +87,7 @@ class FitResult:
 
 
 class Preempted(SystemExit):
-    """A signal stopped the training after a complete step, which is saved. Uncaught, the process exits with 75."""
+    """A signal stopped training after a complete step, which is saved. Uncaught, the process exits with 75."""
 
     def __init__(self, *, signal_number: int, step: int, checkpoint: Path | None) -> None:
         super().__init__(PREEMPTED_EXIT_CODE)
@@ -98,7 +98,7 @@ class Preempted(SystemExit):
 
 @dataclass(slots=True)
 class _Place:
-    """The current position of the training; written into checkpoints."""
+    """The current position of training; written into checkpoints."""
 
     step: int = 0
     epoch: int = 0
@@ -161,7 +161,7 @@ class Trainer:
     def fit(
         self, train: Iterable[Any], val: Iterable[Any] | None = None, *, epochs: int = 1, max_steps: int | None = None
     ) -> FitResult:
-        """Train for this many epochs, or optimizer steps, counted from the very first run of this training.
+        """Train for this many epochs, or optimizer steps, counted from the very first start of this run.
 
         ``train`` is a DataLoader with the batch size of one rank. Over a map-style dataset with torch's own random or
         sequential sampler the order follows from ``seed`` and the epoch, is split over the ranks, and no sample is lost
@@ -309,7 +309,7 @@ class Trainer:
             why = entries[-1].detail if entries else "it is limited to other places (where)"
             raise UsageError(
                 f"{_SHARDING} cannot shard the model over the {self.ranks.world_size} ranks: {why}; remove it from "
-                "the strategy to keep the whole model on every rank"
+                "the strategy to keep the entire model on every rank"
             )
         return built
 
@@ -605,7 +605,7 @@ class _Run:
         return max(0, -(-(len(self.loader) - place.samples) // self.accumulate))
 
     def _begin_epoch(self) -> Iterator[Any]:
-        """The epoch's batches from the current position of the training, with every generator in its state there."""
+        """The epoch's batches from the current position of training, with every generator in its state there."""
         place, found, self._found = self.trainer.place, self._found, None
         private = None if found is None else found.private
         same_ranks = found is not None and found.world_size == self.trainer.ranks.world_size
@@ -718,7 +718,7 @@ def _choose(precision: str, accumulate: int, strategy: Strategy | str | Path | N
     if precision not in ("fp32", *_PRECISIONS):
         raise UsageError(f"precision={precision!r}: write 'fp32', {', '.join(map(repr, _PRECISIONS))}")
     if not isinstance(accumulate, int) or isinstance(accumulate, bool) or accumulate < 1:
-        raise UsageError(f"accumulate={accumulate!r}: write how many batches make a step, at least 1")
+        raise UsageError(f"accumulate={accumulate!r}: write the number of batches per step, at least 1")
     source = "strategy" if strategy is None or isinstance(strategy, Strategy) else str(strategy)
     chosen = Strategy() if strategy is None else strategy if isinstance(strategy, Strategy) else load_strategy(strategy)
     if precision != "fp32":
@@ -782,8 +782,8 @@ def _accumulation_to_resume(trainer: Trainer, found: Checkpoint, order: BatchOrd
             "keep_global_batch=False"
         )
     warnings.warn(
-        f"{found.world_size} ranks before, {layout.world_size} now: accumulating {fits} batches of {layout.batch_size} "
-        f"a step, which keeps its {window} samples",
+        f"{found.world_size} ranks before, {layout.world_size} now: accumulating {fits} batches of "
+        f"{layout.batch_size} per step, which keeps {window} samples per step",
         stacklevel=2,
     )
     return fits

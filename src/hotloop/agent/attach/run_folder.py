@@ -107,7 +107,7 @@ def default_name(started_wall_s: float, command: Sequence[str]) -> str:
 
 def check_name(name: str | None) -> None:
     if name is not None and not re.fullmatch(r"[\w][\w.-]{0,100}", name):
-        raise UsageError(f"the run name {name!r}: use letters, digits, '.', '_' and '-' only")
+        raise UsageError(f"the run name {name!r}: use only letters, digits, '.', '_' and '-'")
 
 
 def _roots() -> tuple[Path, ...]:

@@ -1,4 +1,5 @@
-"""A call from inside a training -> this process armed as under ``hotloop run``, with a run folder of its own."""
+"""A call from inside a training process -> this process armed as under ``hotloop run``, with a run folder of its
+own."""
 
 from __future__ import annotations
 
@@ -28,8 +29,8 @@ def begin_watching(name: str | None, options: Mapping[str, Any]) -> str:
         import torch.optim  # noqa: F401 (under hotloop run this import arms)
     except ImportError as error:
         raise HotloopError(
-            f"watch() observes a PyTorch training, but this Python has no {error.name}; install it, or "
-            "use the training's Python"
+            f"watch() observes PyTorch training, but this Python has no {error.name}; install it, or use the Python "
+            "used for training"
         ) from error
 
     from .agent import arm_agent, current_agent

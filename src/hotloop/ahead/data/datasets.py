@@ -86,8 +86,8 @@ class TokenDataset(Dataset[torch.Tensor]):
         self._ends = list(accumulate(shard.tokens_count for shard in self.folder.shards))
         if len(self) == 0:
             raise UsageError(
-                f"{folder} holds {self.folder.tokens_count} tokens, fewer than one sample of {seq_length} + 1; give a "
-                "smaller seq_length"
+                f"{folder} holds {self.folder.tokens_count} tokens, fewer than one sample of {seq_length} + 1 tokens; "
+                "give a smaller seq_length"
             )
 
     def __len__(self) -> int:
@@ -133,7 +133,7 @@ def decode_tokens(content: bytearray, token_type: str) -> torch.Tensor:
 
 
 class ElasticLoader:
-    """Batches of a map-style data set; a scalar, ``cursor``, is the training's position for any number of ranks.
+    """Batches of a map-style data set; a scalar, ``cursor``, is the position of training for any number of ranks.
 
     The samples have one global order over all epochs. A step takes the next ``batch_size`` x ``world_size`` of them,
     each rank its part; ``cursor`` counts the samples that all ranks together have taken. Save ``state_dict()`` on one
@@ -142,7 +142,7 @@ class ElasticLoader:
     ``shuffle_window`` shuffles only within this many neighboring samples, so that a streamed data set is read almost in
     order. ``epochs`` None never ends. At the end of the last epoch, samples that do not fill a whole step are left out.
     ``rank`` and ``world_size`` default to torch.distributed's. Further arguments are passed to DataLoader
-    (``num_workers``...); the cursor counts the batches that the training received, not those that wait in workers.
+    (``num_workers``...); the cursor counts the batches that the training loop received, not those that wait in workers.
     """
 
     def __init__(

@@ -85,7 +85,7 @@ def hold_folder(folder: Path) -> Iterator[None]:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise UsageError(
-                f"another hotloop tokenize is writing {folder}; wait for it, or give another folder"
+                f"another hotloop tokenize is writing {folder}; wait until it ends, or give another folder"
             ) from None
         if os.fstat(descriptor).st_nlink == 0:  # removed by the process that held it
             raise UsageError(f"another hotloop tokenize has just given up {folder}; type the same command again")

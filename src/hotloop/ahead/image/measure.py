@@ -201,7 +201,7 @@ class _Run:
             times, builds = self._build_scenarios(AS_IS, self._recipe)
         except BuildFailed as error:
             raise UsageError(
-                f"{self._request.dockerfile} does not build: {error}; make it build, then measure"
+                f"{self._request.dockerfile} does not build: {error}; fix the build, then measure"
             ) from error
         except LimitReached:
             raise UsageError(
@@ -471,6 +471,6 @@ def judge(
     saved_ns = {scenario: count_saved_ns(before[scenario], after[scenario]) for scenario in before if scenario in after}
     slower = [SCENARIOS[scenario] for scenario, one in saved_ns.items() if one < 0]
     if not any(one > 0 for one in saved_ns.values()):
-        return "no-gain", "no scenario is faster by more than repeated builds differ"
+        return "no-gain", "no scenario is faster by more than the difference between repeated builds"
     reason = f"slower: {', '.join(slower)}" if slower else ""
     return "proven" if not slower or (saved_ns_a_month or 0) > 0 else "no-gain", reason

@@ -136,7 +136,8 @@ class Limits:
 
 def _full(folder: Path, what: str) -> UsageError:
     return UsageError(
-        f"the builds need more disk space than they may use in {folder}: {what}; free some, raise --limit-gb, or give "
+        f"the builds need more disk space than they may use in {folder}: {what}; free some space, raise --limit-gb, "
+        "or give "
         "--work FOLDER on a larger disk"
     )
 

@@ -17,8 +17,8 @@ from .request import STOPPED_CODE, LaunchRequest
 from .yaml_text import Noted, draw_yaml
 
 NODE_SCRIPT = f"""\
-# "$@" is the training command. SIGTERM or SIGUSR1 to this shell becomes SIGTERM to the ranks alone: DataLoader workers
-# that get it end at once, and their rank fails before it has saved. Ranks are the processes that torchrun gave a
+# "$@" is the training command. SIGTERM or SIGUSR1 to this shell becomes SIGTERM to the ranks only: DataLoader workers
+# that get it end immediately, and their rank fails before it has saved. Ranks are the processes that torchrun gave a
 # LOCAL_RANK.
 ranks() {{
   for child in $(cat /proc/"$1"/task/*/children 2>/dev/null); do
@@ -40,7 +40,7 @@ trap stop TERM USR1
 agent=$!
 [ -z "$asked" ] || stop
 until wait "$agent"; code=$?; ! kill -0 "$agent" 2>/dev/null; do :; done
-# Exit 0 after a stop would count as finished: {STOPPED_CODE} says that the training has to continue.
+# Exit 0 after a stop would count as finished: {STOPPED_CODE} means that training has to continue.
 [ -z "$asked" ] || exit {STOPPED_CODE}
 exit "$code"
 """
@@ -106,7 +106,7 @@ class LaunchTarget:
         cloud = request.cloud
         if cloud is not None and request.notice_s > cloud.notice_s:
             found.append(
-                f"{cloud.name} gives spot machines {cloud.notice_s} s of notice ({cloud.source}), but the training "
+                f"{cloud.name} gives spot machines {cloud.notice_s} s of notice ({cloud.source}), but training "
                 f"needs {request.notice_s} s to save: save often enough that losing the steps since the last save is "
                 "acceptable, or save faster"
             )
@@ -130,7 +130,7 @@ class LaunchTarget:
 
 
 NEEDED = {
-    "image": "the container image that holds the training, such as pytorch/pytorch:2.13.0-cuda13.0-cudnn9-runtime",
+    "image": "the container image for training, such as pytorch/pytorch:2.13.0-cuda13.0-cudnn9-runtime",
     "gpu": "the name of the device, such as h100-80g-sxm",
     "gpu_bytes": "a device of `hotloop plan`, by --gpu or --plan",
 }
@@ -141,7 +141,7 @@ def training_environment(request: LaunchRequest) -> dict[str, Any]:
     and what a strategy sets travels with the strategy."""
     found: dict[str, Any] = {
         "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": Noted(
-            str(request.notice_s), "torchrun kills ranks that still save 30 s after another rank ended; let them save"
+            str(request.notice_s), "torchrun kills ranks that still save 30 s after another rank ended: let them finish"
         )
     }
     if request.gpus_per_node and request.processes > 1:
@@ -149,7 +149,9 @@ def training_environment(request: LaunchRequest) -> dict[str, Any]:
     if request.interface is not None:
         if request.gpus_per_node:
             found["NCCL_SOCKET_IFNAME"] = Noted(f"={request.interface}", "the interface that you named, = for exactly")
-        found["GLOO_SOCKET_IFNAME"] = Noted(request.interface, "the same for data that ranks exchange on the CPU")
+        found["GLOO_SOCKET_IFNAME"] = Noted(
+            request.interface, "the same interface for data that ranks exchange on the CPU"
+        )
     return found
 
 

@@ -42,7 +42,7 @@ def read_command(words: Sequence[str], strategy: str | None = None) -> TrainingC
         variables = (*variables, *more)
     if strategy is not None:
         if prefix:
-            raise UsageError("--strategy and `hotloop run` in the command: give the strategy to one of them")
+            raise UsageError("--strategy and `hotloop run` in the command: give the strategy to only one of them")
         prefix = ("hotloop", "run", "--strategy", strategy, "--")
     if not rest:
         raise UsageError("no training command; end with: -- python train.py")
@@ -74,12 +74,14 @@ def _split_hotloop(words: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ..
     if not words or os.path.basename(words[0]) != "hotloop":
         return (), tuple(words)
     if words[1:2] != ("run",) and words[1:2] != ["run"]:
-        raise UsageError(f"hotloop {' '.join(words[1:2])} cannot be launched; give `hotloop run -- COMMAND` or COMMAND")
+        raise UsageError(
+            f"hotloop {' '.join(words[1:2])} cannot be launched; give `hotloop run -- COMMAND` or only COMMAND"
+        )
     if "--" not in words:
         raise UsageError("hotloop run needs -- before the training command here: hotloop run -- python train.py")
     cut = list(words).index("--") + 1
     if any(word.partition("=")[0] == "--name" for word in words[:cut]):
-        raise UsageError("hotloop run --name: every node would take the same name; leave --name out of the command")
+        raise UsageError("hotloop run --name: every node would use the same name; remove --name from the command")
     return tuple(words[:cut]), tuple(words[cut:])
 
 

@@ -46,7 +46,8 @@ def calibrate(rows: Sequence[MeasuredStep], efficiency: Efficiency | None = None
     compute, host = _fit(rows, start)
     if not 1 / FACTOR_LIMIT < compute < FACTOR_LIMIT:
         raise UsageError(
-            f"measured compute is {compute:.3g} times the predicted: check model, batch and GPU of the measured run"
+            f"measured compute time is {compute:.3g} times the predicted time: check the model, batch and GPU of the "
+            "measured run"
         )
     return start.scaled(compute=compute, host=host, error_ratio=_forecast_error(rows, start))
 

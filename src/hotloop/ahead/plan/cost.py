@@ -74,7 +74,7 @@ def predict_spot(
 
 
 def _draw_price(price: Price | None) -> str:
-    return "unknown" if price is None else f"{price.usd_per_hour:g} USD an hour, {price.provider}, {price.day}"
+    return "unknown" if price is None else f"{price.usd_per_hour:g} USD per hour, {price.provider}, {price.day}"
 
 
 def _least_gpu_hours(failures: Failures, gpus: int, checkpoint_s: float, price_ratio: float) -> float | None:
@@ -244,7 +244,8 @@ def predict_cost(
     waste = least_waste_ratio(stall_s, mtbf_s, interrupted.restart_s)
     if 1 - waste < LEAST_USEFUL_RATIO:
         raise UsageError(
-            f"{workload.gpus} devices are interrupted before they have restarted: use fewer, or steadier ones"
+            f"{workload.gpus} devices are interrupted before they have restarted: use fewer devices, or devices with "
+            "fewer interruptions"
         )
     steps = -(-tokens // workload.tokens_per_step)
     compute_hours = steps * step.mid_ns / 3.6e12
@@ -255,11 +256,13 @@ def predict_cost(
     notes = []
     if checkpoint.stall_s is None:
         notes.append(
-            f"a checkpoint's stall is unknown without hardware.storage_bytes_per_s: {ASSUMED_CHECKPOINT_S:g} s are "
-            "counted"
+            f"the stall for a checkpoint is unknown without hardware.storage_bytes_per_s: {ASSUMED_CHECKPOINT_S:g} s "
+            "are assumed"
         )
     if is_spot and failures.gpu_hours_per_preemption is None:
-        notes.append("preemptions are unknown without hardware.gpu_hours_per_preemption: none is counted")
+        notes.append(
+            "the preemption rate is unknown without hardware.gpu_hours_per_preemption: no preemptions are counted"
+        )
     return CostPrediction(
         tokens=tokens,
         hours=hours,
@@ -269,7 +272,7 @@ def predict_cost(
         energy_kwh=None if watt is None else gpu_hours * watt / 1000,
         price="unknown"
         if price is None
-        else f"{price.usd_per_hour:g} USD an hour, {price.kind}, {price.provider}, {price.day}",
+        else f"{price.usd_per_hour:g} USD per hour, {price.kind}, {price.provider}, {price.day}",
         waste_ratio=waste,
         mtbf_s=mtbf_s,
         checkpoint=checkpoint,

@@ -54,7 +54,8 @@ def _describe_launch(workload: Workload, hardware: Hardware) -> list[str]:
     run, samples = workload.run, workload.run.micro_batch * workload.micro_batches
     return [
         f"launch: torchrun --nnodes {-(-gpus // per_node)} --nproc-per-node {per_node} ({gpus} x {hardware.name})",
-        f"batch: the loader of each data-parallel rank gives {samples} sequences of {workload.model.seq} tokens a step "
+        f"batch: the loader of each data-parallel rank gives {samples} sequences of {workload.model.seq} tokens per "
+        "step "
         f"(global batch {run.global_batch})",
     ]
 
@@ -147,7 +148,9 @@ def _add_activations(workload: Workload, hardware: Hardware, chosen: dict[str, d
     chosen["activation-checkpointing"] = {} if recompute == "full" else {"policy": "matmuls"}
     if recompute == "full":
         return []
-    return ["run.recompute = selective: the technique keeps every product, the plan every second, as torchtitan does"]
+    return [
+        "run.recompute = selective: the technique keeps every product; the plan keeps every second one, like torchtitan"
+    ]
 
 
 def _add_offload(workload: Workload, hardware: Hardware, chosen: dict[str, dict[str, Value]]) -> list[str]:
@@ -176,7 +179,8 @@ def _add_accumulation(workload: Workload, hardware: Hardware, chosen: dict[str, 
         return []
     if workload.run.pp > 1 or count > LARGEST_ACCUMULATION:
         return [
-            f"{count} micro-batches a step: the pipeline's own schedule, or the script's loop, adds up their gradients"
+            f"{count} micro-batches per step: the pipeline's own schedule, or the script's loop, adds up their "
+            "gradients"
         ]
     chosen["accumulation"] = {"micro_batches": count}
     return []

@@ -93,7 +93,7 @@ def parse_workload(tables: Mapping[str, Any], name: str) -> PlanRequest:
     device = _price(read_hardware(hardware["gpu"]), hardware)
     precision = workload.run.precision
     if precision.removeprefix("pure-") not in device.peak_flops:
-        raise UsageError(f"run.precision = {precision!r}: {device.name} computes {', '.join(device.peak_flops)} only")
+        raise UsageError(f"run.precision = {precision!r}: {device.name} computes only {', '.join(device.peak_flops)}")
     return PlanRequest(
         name=str(model.get("name", name)),
         workload=workload,
@@ -158,7 +158,7 @@ def _price(device: Hardware, table: Mapping[str, Any]) -> Hardware:
     kind = table.get("price_kind", "on-demand")
     require_choice("hardware.price_kind", kind, PRICE_KINDS)
     if kind == "spot" and "usd_per_hour" in table and "spot_usd_per_hour" in table:
-        raise UsageError("hardware.usd_per_hour and spot_usd_per_hour are both spot prices here: give one of them")
+        raise UsageError("hardware.usd_per_hour and spot_usd_per_hour are both spot prices here: give only one of them")
     own = {}
     for key, of_kind in (("usd_per_hour", kind), ("spot_usd_per_hour", "spot")):
         if key in table:

@@ -44,7 +44,7 @@ def apply_strategy(
     loader: Any = None,
     scaler: Any = None,
 ) -> AppliedStrategy:
-    """Apply a strategy (or a TOML file) to the objects of a training, before its first step.
+    """Apply a strategy (or a TOML file) to the objects of a training script, before its first step.
 
     Use the returned objects: most are the given ones, changed in place. Objects to which nothing applies stay as they
     are, and ``records`` says why. Raises StrategyError for unknown keys, impossible values and conflicts.

@@ -216,7 +216,7 @@ class Applier:
                 why = asked if technique.id in self._asked else MEETINGS[hooks[0]]
                 self._note(technique, settings, NotApplicable(why=why))
             elif technique.watch_steps and self.context.from_outside:  # by API the steps are still to come
-                self._note(technique, settings, NotApplicable(why="the training had too few steps"))
+                self._note(technique, settings, NotApplicable(why="the run had too few steps"))
 
     def give_up(self, techniques: Collection[str]) -> None:
         """Leave these to somebody else, who also says what became of them."""

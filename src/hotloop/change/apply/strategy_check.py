@@ -21,8 +21,8 @@ def check_strategy(strategy: Strategy, techniques: Mapping[str, Technique], *, s
         if choice.technique not in techniques:
             if choice.technique in BY_HAND:
                 raise StrategyError(
-                    f"{source}: {choice.technique} changes the training itself and cannot be applied by a "
-                    f"strategy; see: hotloop rule {choice.technique}"
+                    f"{source}: {choice.technique} changes training itself and cannot be applied by a strategy; see: "
+                    f"hotloop rule {choice.technique}"
                 )
             raise StrategyError(
                 f"{source}: unknown technique {choice.technique!r}{suggest_known(choice.technique, techniques)}"

@@ -225,10 +225,7 @@ def check_source(request: Request, progress: Progress, study: Study) -> None:
     names = _name_files(patch, request)
     changed = [*changed_files(plan, names), *(str(one.path) for one in changed_code(plan))]
     if changed:
-        why = (
-            f"{', '.join(changed)} changed since the tuning began, so the patch does not match the source that was "
-            "measured"
-        )
+        why = f"{', '.join(changed)} changed since the tuning began, so the patch does not match the measured source"
         progress.check = describe_unchecked(patch, names, why)
         return
     progress.check = describe_unchecked(patch, names, "interrupted before the patched source was run")
@@ -287,5 +284,5 @@ def _describe_plan(candidates: Sequence[Candidate], steps: int | None) -> str:
     if not names and candidates:
         return "; ".join(f"{one.id}: {one.why_not}" for one in candidates)
     if not names:
-        return "no finding of the baseline suggests a technique that can be tried"
+        return "no finding in the baseline suggests a technique that can be tried"
     return f"candidates, in fresh processes of {steps} steps each: {', '.join(names)}"

@@ -125,19 +125,22 @@ def find_resumption(whole: Undisturbed, again: ObservedRun, done: int) -> Resump
         step = by_count if by_count in full else max((one for one in full if one <= done), default=full[0])
         return Resumption(step=step)
     if whole.repeats == UNKNOWN:
-        return Resumption(step=None, doubt="too few undisturbed steps were repeated to know how well losses repeat")
+        return Resumption(
+            step=None,
+            doubt="too few steps of the run without interruption were repeated to know how well losses repeat",
+        )
     step = max(range(len(same)), key=lambda one: same[one])
     if same[step]:
         text = (
-            f"it resumes at step {step}, but from step {step + same[step]} on the loss differs from the undisturbed "
-            "run: the optimizer, the learning rate or random draws were not restored"
+            f"it resumes at step {step}, but from step {step + same[step]} on, the loss differs from the run without "
+            "interruption: the optimizer, the learning rate or random draws were not restored"
         )
         return Resumption(step=step, fault=text if step else "it started again from the beginning")
     levels = {
         "again": "it started again with other numbers: nothing was restored",
-        "goes on": "the loss continues at its level, but no step's loss matches the undisturbed run: other data, or "
-        "random draws that were not restored",
-        "": "no loss after the restart matches the undisturbed run",
+        "goes on": "the loss continues at its level, but no step's loss matches the run without interruption: the "
+        "data differs, or random draws were not restored",
+        "": "no loss after the restart matches the run without interruption",
     }
     return Resumption(step=None, fault=levels[_find_level(whole.run, again, done)])
 
@@ -168,7 +171,9 @@ def _count_resumption(whole: Undisturbed, again: ObservedRun, done: int) -> Resu
         text = "the step counter continues, but the loss starts again: no parameters were restored"
         return Resumption(step=step, fault=text)
     return Resumption(
-        step=step, note="losses do not repeat from run to run: judged by the number of steps and the level of the loss"
+        step=step,
+        note="losses do not repeat from run to run: the verdict is based on the number of steps and the "
+        "level of the loss",
     )
 
 
@@ -240,7 +245,7 @@ def _judge_end(whole: Undisturbed, pair: Interrupted, has_saved: bool) -> tuple[
     if pair.first.how != "exited":
         return [], [f"hotloop ended the command: {pair.first.how}"], []
     if pair.first.is_whole and len(pair.first.losses) >= len(whole.run.losses):
-        return [], ["it trained to the end after the signal: interrupt a longer training"], []
+        return [], ["training ran to its end after the signal: interrupt a longer run"], []
     text = "it ended with 0: a scheduler considers it finished, and does not start it again"
     return [], [], [text] if pair.first.is_whole else []
 
@@ -258,13 +263,13 @@ def _judge_loss(
     if resumption.step == 0 and lost and had:
         return f"it started again from the beginning although there is a checkpoint: all {lost} steps were lost", ""
     if lost > allowed and not had and total is None:
-        return "", "nothing was saved in the part of the training that was seen"
+        return "", "nothing was saved in the part of the run that was seen"
     if lost > allowed and not had:
         return f"nothing had been saved: all {lost} steps were lost", ""
     if lost > allowed:
-        return f"{lost} steps were lost, but at most {allowed} are between two saves", ""
+        return f"{lost} steps were lost, but there are at most {allowed} steps between two saves", ""
     if total is not None and pair.again.is_whole and ended != total:
-        return f"it trained to step {ended}, the undisturbed run to {total}", ""
+        return f"it trained to step {ended}, but the run without interruption to {total}", ""
     return "", ""
 
 

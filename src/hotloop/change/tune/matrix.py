@@ -166,7 +166,8 @@ def _read_row(row: Mapping[str, Any], check: Check, place: str) -> Configuration
     for variable in one.variables:
         if variable in OWN_VARIABLES or variable.startswith("HOTLOOP"):
             raise GridError(
-                f"{place}: variables.{variable}: reserved: hotloop sets it to load itself into the training; remove it"
+                f"{place}: variables.{variable}: reserved: hotloop sets it to load itself into the training process; "
+                "remove it"
             )
     try:
         strategy = strategy_from_mapping(
@@ -420,7 +421,8 @@ def try_rows(rows: tuple[Configuration, ...], request: Request, progress: Progre
     why_not = _not_applied(first, attempt)
     if why_not:
         raise TuneError(
-            f"the first configuration ({first.name}) is the reference for all others, but cannot be applied: {why_not}"
+            f"the first configuration ({first.name}) is the reference for all others, but it cannot be applied: "
+            f"{why_not}"
         )
     known: dict[str, Configuration] = {}
     benches: dict[str, Bench] = {}

@@ -131,7 +131,7 @@ def _describe_outcome(progress: Progress, goal: str, best: Arm | None) -> str:
         speed = compare_arm(campaign, best, SPEED)
         side = "" if speed.speedup_ratio is None else f"; speed: {_ratio_words(speed)} of the baseline"
     if best.candidate.is_one_time:
-        what += f" over the first {best.own[0].whole_count} steps (a startup that each run pays for once)"
+        what += f" over the first {best.own[0].whole_count} steps (a startup cost that each run pays once)"
         side += f"; {describe_start(campaign, best)}"
     return (
         f"{found.speedup_ratio:.2f}x {what} with {names} "

@@ -102,7 +102,7 @@ def make_patch(
         if record.status != APPLIED:
             left_out.append(LeftOut(technique=record.technique, place=None, why=record.detail))
         elif script is None:
-            why = "the file that starts the training is unknown"
+            why = "the file that starts training is unknown"
             left_out.append(LeftOut(technique=record.technique, place=None, why=why))
         else:
             by_file.setdefault(root / script, []).append(record)
@@ -395,12 +395,12 @@ def _place(root: Path, name: str) -> Path:
 
 
 def _read_kept(path: Path) -> bytes:
-    return read_bounded(path, MOST_KEPT_BYTES, "file of a tuning", UsageError)
+    return read_bounded(path, MOST_KEPT_BYTES, "file of a tuning run", UsageError)
 
 
 def _read_about(folder: Path) -> _About:
     if not (folder / ABOUT).is_file():
-        raise UsageError(f"{folder} contains no {ABOUT}: it is not a tuning, or no source change was proven")
+        raise UsageError(f"{folder} contains no {ABOUT}: it is not a tuning folder, or no source change was proven")
     damaged = UsageError(f"{folder / ABOUT} was not written by hotloop tune, or is damaged; tune again")
     try:
         about = msgspec.json.decode(_read_kept(folder / ABOUT), type=_About)

@@ -111,7 +111,7 @@ def make_bands(processes: Sequence[Sequence[float | None]], unseen: str = "") ->
     bad = next(((i, one[i]) for one in processes for i in range(count) if not _is_finite(one[i])), None)
     if count >= LEAST_STEPS and bad is not None:
         step, value = bad
-        why = "was not recorded" if value is None else f"is {value}: the unchanged training diverges"
+        why = "was not recorded" if value is None else f"is {value}: training diverges with the unchanged command"
         return nothing(f"the baseline's own loss {why} in step {step + 1}")
     return _bands_of(cut, range(1, count + 1), LOSS, nothing)
 

@@ -306,7 +306,7 @@ def check_empty(folder: Path) -> bool:
         return False
     if folder.is_symlink() or not folder.is_dir() or any(folder.iterdir()):
         raise UsageError(
-            f"--checkpoints {folder} is outside of this folder and holds files that the command would write over; "
-            "let the command write to an empty folder, and name that one"
+            f"--checkpoints {folder} is outside of this folder and contains files that the command would overwrite; "
+            "let the command write to an empty folder, and name that folder"
         )
     return True

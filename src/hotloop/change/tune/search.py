@@ -295,7 +295,7 @@ def add_memory_candidates(
             if memory.needs == "ranks" and rank_count == 1:
                 one = replace(one, why_not="not applicable: there is only one rank")
             elif memory.needs == "an accelerator" and not has_accelerator:
-                one = replace(one, why_not="not applicable: the training ran on the CPU")
+                one = replace(one, why_not="not applicable: training ran on the CPU")
             found.append(one)
     if goal != MEMORY:
         return (*given, *found)
@@ -306,7 +306,7 @@ def add_memory_candidates(
 
 STEADY_BEHIND = 10
 """Steps that a trial trains after the start that it has to show, so that steady steps can be compared too."""
-ADVICE = "compare two runs of your own, one with it: hotloop diff"
+ADVICE = "run the command with and without it, and compare the runs: hotloop diff"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -220,7 +220,7 @@ def _plan_wrapped(script: Script, record: AppliedTechnique, source: Wrapped) -> 
     if script.imports("hotloop"):
         return edits
     if any(isinstance(node, ast.Name) and node.id == "hotloop" for node in ast.walk(script.tree)):
-        raise Refusal("the script has another meaning for the name hotloop")
+        raise Refusal("the script uses the name hotloop for something else")
     return [*edits, *insert_after(script, _find_last_import(script), "import hotloop")]
 
 

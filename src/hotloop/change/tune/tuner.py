@@ -200,8 +200,8 @@ def leave_out_lesser(campaign: Campaign, arms: Sequence[Arm]) -> None:
             excludes = combine([other.candidate, arm.candidate], campaign.check) is None
             if excludes and forecast.high_ratio <= 1 - 1 / low:
                 arm.left_out = (
-                    f"dropped: it conflicts with {other.candidate.id}, which already gains more than this "
-                    "one's forecast"
+                    f"dropped: it conflicts with {other.candidate.id}, which already gains more than the forecast of "
+                    "this candidate"
                 )
 
 
@@ -301,7 +301,7 @@ def _why_hopeless(campaign: Campaign, arm: Arm, until_s: float) -> str:
     """Why more pairs would show nothing within the time; empty where they may."""
     left = _pairs_left(campaign, arm)
     if left is None:
-        return "dropped: the difference is too small for this much noise"
+        return "dropped: the difference is too small compared with the noise"
     if campaign.clock_s() + left * _pair_s(campaign, arm) <= until_s:
         return ""
     return f"dropped: the budget is not enough{_more_time(campaign, arm)}"

@@ -63,7 +63,7 @@ def compare_runs(
             if drifts:
                 warnings.append(
                     f"the number of {unit}s per step drifts over the run, so the time per {unit} also depends on "
-                    "which steps were trained and has no interval; train the same number of steps on both sides"
+                    "which steps were recorded and has no interval; train the same number of steps on both sides"
                 )
             if per_unit is None:
                 noise_ratios = [None if drifts else units_noise_ratio(side, unit) for side in processes]
@@ -117,7 +117,7 @@ def _read_training(folder: Path, run: Run) -> tuple[Training, list[str]]:
         )
     notes = [*run.health, *(h.message for h in trainings[0].health)]
     if len(trainings) > 1:
-        notes.append(f"the run contains {len(trainings)} trainings; only the largest one is compared")
+        notes.append(f"the run contains {len(trainings)} training jobs; only the largest one is compared")
     if run.outcome is None:
         notes.append("the run is still training or was killed; its later steps are missing")
     return trainings[0], notes

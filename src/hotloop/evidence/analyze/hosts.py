@@ -292,9 +292,9 @@ def warn_of_restarts(attempts: Sequence[Attempt]) -> tuple[Health, ...]:
     earlier, last = attempts[:-1], attempts[-1]
     steps = max(one.steps for one in earlier)
     text = "1 earlier attempt" if len(earlier) == 1 else f"{len(earlier)} earlier attempts"
-    most = f"up to {steps} step{'' if steps == 1 else 's'} a process"
+    most = f"up to {steps} step{'' if steps == 1 else 's'} per process"
     is_or_are = "is" if len(earlier) == 1 else "are"
-    message = f"the training was restarted: {text} ({most}) {is_or_are} not included in the figures"
+    message = f"training was restarted: {text} ({most}) {is_or_are} not included in the figures"
     if len({one.world_size for one in attempts}) > 1:
         message += "; world size " + ", then ".join(str(one.world_size) for one in attempts)
     cost = describe_cost(attempts)
@@ -428,6 +428,6 @@ def leave_out_stops(
     steps = max(p.rank.steps for p in found)
     message = (
         f"the figures cover the {steps:,} steps {'before' if is_before else 'after'} a host stopped; {most - steps:,} "
-        "others, in which ranks waited for it or fewer took part, are left out"
+        "other steps, in which ranks waited for that host or fewer ranks took part, are left out"
     )
     return found, (Health(level="warning", message=message),)

@@ -94,7 +94,7 @@ def describe_launch(
         places.setdefault(line.phase, Where(file=line.file, line=line.line, function=line.function))
     warnings = [f"{name}: {message}" for message in run.health]
     if len(trainings) > 1:
-        warnings.append(f"{name} contains {len(trainings)} trainings; only the largest one is checked")
+        warnings.append(f"{name} contains {len(trainings)} training jobs; only the largest one is checked")
     if run.outcome is None:
         warnings.append(f"{name} is still training or was killed; its later steps are missing")
     elif run.outcome.get("exit_code"):

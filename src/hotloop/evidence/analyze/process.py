@@ -547,14 +547,14 @@ def _health(
         place = f" ({os.path.basename(anchor.where.file)}:{anchor.where.line})" if anchor.where else ""
         message = (
             f"{len(steps.optimizer_steps)} optimizers are used: a training step ends with optimizer "
-            f"{anchor.index + 1}, {anchor.name}{place}, the one that steps most regularly"
+            f"{anchor.index + 1}, {anchor.name}{place}, which steps most regularly"
         )
         found.append(Health(level="info", message=message))
     if rank.device_wait_ratio >= TOLD_WAITS_RATIO:
         waits_ms = rank.device_wait_ratio * rank.step_mean_ns * 1e-6
         message = (
-            f"the host waits {waits_ms:.3g} ms per step for the device between its phases: that time is counted for "
-            "the phases that the device computes meanwhile"
+            f"the host waits {waits_ms:.3g} ms per step for the device between its phases: that time is counted in "
+            "the phases that the device computes in the meantime"
         )
         found.append(Health(level="info", message=message))
     if steps.unequal_rows_count:

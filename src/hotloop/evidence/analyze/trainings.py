@@ -281,7 +281,7 @@ def _build_training(group: _Group, clocks: Clocks, analyze_part: AnalyzePart) ->
         first, last = drift
         message = (
             f"work per step drifts: {first:,.0f} {unit}s in the first third of the steady steps, {last:,.0f} in "
-            f"the last; rates and times per {unit} are means over all of them and would differ for other steps"
+            f"the last; rates and times per {unit} are means over all steps and would differ for other steps"
         )
         health.append(Health(level="warning", message=message))
     return Training(

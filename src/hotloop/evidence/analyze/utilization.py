@@ -13,9 +13,9 @@ from hotloop.core.utilization import Utilization, rate_over_peak
 
 from .timeline.flops import count_call, find_peaks, name_type
 
-NO_DEVICE = "the training ran on the CPU: there is no device to measure"
+NO_DEVICE = "training ran on the CPU: there is no device to measure"
 NO_NVML = (
-    "NVML reported nothing about the devices while the steps were steady, or too little in too short a time (needs "
+    "NVML reported nothing about the devices during steady steps, or too few samples in too short a time (this needs "
     "the telemetry extra and a driver)"
 )
 NO_TIMELINE = "no kernel timeline was recorded (hotloop run --trace)"
@@ -23,8 +23,8 @@ NO_OPERATORS = {
     "cpu": "the operators of a step were not recorded: no --deep, torch.compile, sharded tensors, or too few steps",
     "": "FLOPs were not counted: on an accelerator, use hotloop run --deep --target mfu=RATIO, or --trace",
 }
-NO_CPU_PEAK = "no peak rate of this machine was measured: the probe after training does that (not with --no-probe)"
-NO_CORES = "nobody sampled the cores while the steps were steady"
+NO_CPU_PEAK = "this machine's peak rate was not measured: the probe after training does that (not with --no-probe)"
+NO_CORES = "the cores were not sampled while the steps were steady"
 KNOWN_LIBRARIES = ("aten", "c10d", "_c10d_functional", "prims", "profiler")
 """An operator may multiply matrices inside another, as those of attention libraries do."""
 MOST_OPERATORS = 20_000
@@ -138,7 +138,7 @@ def _find_peak(rank: RankAnalysis, types: str, sampled: Sampled, traced: Utiliza
         if measured is None:
             return NO_CPU_PEAK
         threads = f"{rank.torch_threads} threads" if (rank.torch_threads or 0) != 1 else "1 thread"
-        return measured, f"{kind} on {threads} of this CPU, measured after the training"
+        return measured, f"{kind} on {threads} of this CPU, measured after the run"
     if not types and traced is not None and traced.peak_flops_per_s is not None:
         return traced.peak_flops_per_s, traced.peak
     peaks = find_peaks(sampled.device_name)

@@ -178,7 +178,7 @@ class Judge:
     def judge(self) -> Judgement:
         readable = [one for one in self.ranks if one.member.reader is not None]
         if not self.ranks:
-            return Judgement(verdict="cannot tell", reason="no process of it has torch loaded")
+            return Judgement(verdict="cannot tell", reason="none of its processes has torch loaded")
         stopped = [one for one in self.ranks if one.usual and one.usual.wait.kind == STOPPED]
         if stopped:
             return self._hung(stopped)
@@ -209,7 +209,7 @@ class Judge:
         waiting = [one for one in stuck if not one.is_gone]
         names = _ranks_text([stand.rank for stand in stands])
         if not waiting:
-            return Judgement(verdict="healthy", reason=f"{names} ended; the others go on", culprits=tuple(stands))
+            return Judgement(verdict="healthy", reason=f"{names} ended; the others continue", culprits=tuple(stands))
         return Judgement(
             verdict="hung",
             reason=f"{names} is gone, and the others wait for it",
@@ -217,7 +217,8 @@ class Judge:
             waits_for=self._waits_for(waiting),
             since_s=self._since(waiting),
             advice=(
-                "Look at the end of that rank's output, and at the kernel's log for a process killed for memory.",
+                "Look at the end of that rank's output, and in the kernel's log for a process that was killed because "
+                "memory ran out.",
                 "To the launcher, a rank that ended with exit code 0 is not a failure: it ran out of batches, or "
                 "returned early.",
             ),
@@ -225,10 +226,10 @@ class Judge:
 
     def _judge_stuck(self, stuck: Sequence[Watched]) -> Judgement:
         if len(stuck) == 1 and stuck[0].usual is not None and stuck[0].usual.place is None and stuck[0].member.reader:
-            return Judgement(verdict="healthy", reason="none of the user's code runs: it waits for work")
+            return Judgement(verdict="healthy", reason="none of the user's code runs: the process waits for work")
         starting = [one for one in self.others if one.cpu_ratio > BUSY_RATIO]
         if starting:
-            return Judgement(verdict="starting", reason=f"process {starting[0].pid} of it computes")
+            return Judgement(verdict="starting", reason=f"its process {starting[0].pid} computes")
         if all(self.part_of(one) == "starting" for one in stuck):
             ages_s = [self._since([one]) or 0.0 for one in stuck]
             if max(ages_s) < STARTING_S and len(self.ranks) >= self.training.world_size:
@@ -236,7 +237,8 @@ class Judge:
             if max(ages_s) < STARTING_S:
                 lacking = self.training.world_size - len(self.ranks)
                 return Judgement(
-                    verdict="starting", reason=f"it waits for {lacking} of {self.training.world_size} ranks to join"
+                    verdict="starting",
+                    reason=f"training waits for {lacking} of {self.training.world_size} ranks to join",
                 )
         culprits = self._differing(stuck)
         if not culprits and len(stuck) == 1:
@@ -466,7 +468,7 @@ def differing(stands: Sequence[Stand], branched: Sequence[bool]) -> list[int]:
 def _ranks_text(ranks: Sequence[int | None]) -> str:
     known = [str(rank) for rank in ranks if rank is not None]
     if not known:
-        return "the training"
+        return "the training process"
     return f"rank {known[0]}" if len(known) == 1 else f"ranks {', '.join(known)}"
 
 
@@ -492,12 +494,12 @@ def _slow_text(place: SlowPlace) -> str:
 _ADVICE = {
     COLLECTIVE: "Compare how many batches each rank has, and look for a collective in a branch that some ranks skip.",
     LOADER: "Look at what the workers wait for; run with num_workers=0 to see the same wait in the main process.",
-    "lock": "Find the thread that holds it: it waits too, or ended without releasing it.",
-    "queue": "Nobody puts anything into it: check whether its producer ended, and why.",
-    LOOP: "The loop waits for something that does not come: give it a limit, and print what it waits for.",
-    "FIFO": "Nobody has the other end open: start its reader or writer, or open it without blocking.",
-    "stdin": "It waits for input: run it with </dev/null, or without the prompt.",
-    STOPPED: "Find out who stopped it, then continue it with kill -CONT.",
+    "lock": "Find the thread that holds the lock: it is waiting too, or it ended without releasing the lock.",
+    "queue": "Nothing puts items into the queue: check whether its producer ended, and why.",
+    LOOP: "The loop waits for something that does not happen: add a time limit, and print what the loop waits for.",
+    "FIFO": "No process has the other end open: start its reader or writer, or open the FIFO without blocking.",
+    "stdin": "The process waits for input: run it with </dev/null, or without the prompt.",
+    STOPPED: "Find out what stopped the process, then continue it with kill -CONT.",
     DEVICE: "A disk or a network file system does not respond: look at the kernel's log.",
     "child process": "Look at what the child waits for.",
     "socket": "The other end does not respond: give the connection a timeout.",

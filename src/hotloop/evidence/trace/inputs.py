@@ -81,7 +81,7 @@ def find_traces(paths: Iterable[str | Path]) -> TraceFiles:
         elif path.is_file():
             found.append((path, path.name))
         else:
-            raise TraceError(f"{path} does not exist or is not readable; give a trace file or a folder of them.")
+            raise TraceError(f"{path} does not exist or is not readable; give a trace file or a folder of trace files.")
     known: dict[Path, tuple[Path, str]] = {}
     for path, source in found:
         known.setdefault(path.resolve(), (path, source))
@@ -231,7 +231,7 @@ def _describe_remote_error(url: str, error: Exception) -> str:
     """One line that distinguishes three cases: nothing there, no permission to read it, or something else."""
     shown, words = redact_text(url), redact_text(" ".join(str(error).split())).rstrip(".")
     if isinstance(error, FileNotFoundError):
-        return f"{shown} does not exist ({words}); give the URL of a trace file or of a folder of them."
+        return f"{shown} does not exist ({words}); give the URL of a trace file or of a folder of trace files."
     if isinstance(error, PermissionError) or "Credential" in type(error).__name__:
         return f"{shown} cannot be read: {words}; set up credentials as for other programs."
     return f"{shown} cannot be read: {type(error).__name__}: {words}."

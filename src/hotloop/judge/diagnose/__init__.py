@@ -16,7 +16,7 @@ from .rules import RULES
 
 __all__ = ["RULES", "find_problems", "find_problems_in_trace"]
 
-NOT_IN_A_TRACE = "a trace file does not contain it; record the training with hotloop run"
+NOT_IN_A_TRACE = "a trace file does not contain this information; record the run with hotloop run"
 
 
 def find_problems(

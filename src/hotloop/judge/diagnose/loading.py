@@ -96,10 +96,10 @@ HELD_PARTS = (0.05, 0.35, 0.7)
 LOW_RATIO, MID_RATIO = 0.3, 0.8
 """Rule of thumb: the part of a wait that is saved by making batches fast enough, or ahead."""
 CAUSES = (
-    ("waits-on-purpose", re.compile(r"sleep"), "a pause on purpose"),
+    ("waits-on-purpose", re.compile(r"sleep"), "the code pauses on purpose"),
     ("slow-process", re.compile(r"^(multiprocessing|subprocess)"), "another process is too slow"),
     ("slow-machine", re.compile(r"^(socket|ssl|selectors|select|asyncio)"), "another machine or a file is too slow"),
-    ("slow-producer", re.compile(r""), "what fills it is too slow, or waits in turn"),
+    ("slow-producer", re.compile(r""), "its producer is too slow, or is itself waiting"),
 )
 
 
@@ -371,7 +371,7 @@ def describe_preparation(rank: RankAnalysis) -> str:
         return "decode and resize the images once, and store the results"
     if _calls_any(rank, TEXT_NAMES):
         return "tokenize the text once, and store the token ids"
-    return "store what is the same in every epoch"
+    return "store everything that is the same in every epoch"
 
 
 def slow_tokenizer(lines: Iterable[Line]) -> str | None:
@@ -437,7 +437,7 @@ def find_wait(rank: RankAnalysis) -> Finding | None:
     crowded_ratio = sum(map(rank.breakdown.share, COMPUTING)) if _is_crowded(rank, cause) else 0.0
     whole_ratio = min(1.0, cost_ratio + CROWDED_PARTS[1] * crowded_ratio)
     mid_ratio = MID_RATIO * cost_ratio + CROWDED_PARTS[0] * crowded_ratio
-    crowd = "; it takes the cores that the training's threads compute on" if crowded_ratio else ""
+    crowd = "; this work takes cores away from the threads that compute" if crowded_ratio else ""
     shown = f"`{shorten_code(line.text)}` in {line.where.function}" if line.text.strip() else line.where.function
     return Finding(
         title=f"every step waits {format_time(part.mean_ns)} ({format_share(cost_ratio)}) for its next batch, in "
@@ -479,7 +479,7 @@ def _find_lock_holder(rank: RankAnalysis) -> Finding | None:
     line = python[0]
     return Finding(
         title=f"one of your threads runs Python for {format_share(held_ratio)} of the time, in "
-        f"{line.where.function}: everything in the training loop waits for the interpreter's lock",
+        f"{line.where.function}: the entire training loop waits for the interpreter's lock",
         cost_ratio=high,
         saving=saving_within(high, low, mid, high, Basis.RULE_OF_THUMB),
         evidence={"cause": "thread-holds-lock", "held_ratio": round(held_ratio, 3), "samples": seen},

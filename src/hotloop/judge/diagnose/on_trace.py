@@ -12,7 +12,7 @@ from hotloop.core.timeline import BlameRow, IdleCauses
 from hotloop.core.trace_analysis import TraceAnalysis, TraceRank
 from hotloop.judge.diagnose.measured import format_time
 
-NO_DEVICE = "the trace shows no work of an accelerator"
+NO_DEVICE = "the trace shows no work on an accelerator"
 MATERIAL_RATIO = 0.02
 """Below two percent of the window, there is nothing to save."""
 

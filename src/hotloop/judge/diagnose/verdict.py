@@ -93,7 +93,7 @@ def warn_of_unknown(explained: Explained | None, rank: RankAnalysis) -> tuple[He
     samples = sum(line.samples for name in GAP_FIELDS for line in rank.lines.get(name, ()))
     message = (
         f"{explained.unknown_ratio:.0%} of the step is not explained: between its phases, only {samples} stack samples "
-        "show a line of yours, too few to divide that time; record a longer run"
+        "show a line of your code, which is too few to attribute that time; record a longer run"
     )
     return (Health(level="warning", message=message),)
 
@@ -122,11 +122,11 @@ def describe_verdict(
     likely = first_likely(findings)
     if likely is not None:
         least = "nothing" if likely.severity is Severity.INFO else "little"
-        return f"{likely.rule}: {likely.title}; a fix may save much or {least}"
+        return f"{likely.rule}: {likely.title}; a fix may save a lot or {least}"
     of_steps = (one for one in findings if one.kind is Kind.FAULT and one.base == "steady")
     large = next((one for one in of_steps if (one.cost_ratio or 0.0) >= LARGE_RATIO), None)
     if large is not None:
-        return f"{large.rule}: {large.title}; no fix is sure to save much"
+        return f"{large.rule}: {large.title}; no fix is certain to save much"
     if other >= LARGE_RATIO:
         line = next((one for one in lines if one.phase == "other" and one.share_ratio >= MOST_RATIO), None)
         place = "" if line is None else f", most of it at {os.path.basename(line.file)}:{line.line}"
@@ -138,8 +138,8 @@ def describe_verdict(
         else ""
     )
     if own is not None:
-        return f"no serious fault found{few}, but {own.title}"
-    return f"no serious fault found{few}; the step is {_largest_phases(breakdown)}"
+        return f"no serious problem found{few}, but {own.title}"
+    return f"no serious problem found{few}; the step is {_largest_phases(breakdown)}"
 
 
 def _describe_excluded(left_out: Excluded) -> str:
@@ -147,14 +147,14 @@ def _describe_excluded(left_out: Excluded) -> str:
     parts = {
         f"the first {_format_steps(left_out.warmup_count)} took": left_out.warmup_ns,
         f"{_format_steps(left_out.later_count)} that were recorded in detail took": left_out.later_ns,
-        "what followed the last step took": left_out.tail_ns,
+        "the time after the last step took": left_out.tail_ns,
     }
     longest = max(parts, key=lambda part: parts[part])
-    is_tail = longest.startswith("what")
+    is_tail = longest.startswith("the time")
     main_part = (left_out.tail_phase or "").replace("_", " ") if is_tail else left_out.main_part
     why = f", most of it {main_part}" if main_part else ""
     return (
-        f"no serious fault in the steady steps, but they are only {1 - left_out.ratio:.0%} of the run: "
+        f"no serious problem in the steady steps, but they are only {1 - left_out.ratio:.0%} of the run: "
         f"{longest} {format_time(parts[longest])}{why}"
     )
 
@@ -183,7 +183,7 @@ def describe_trace_verdict(
         if idle is not None and idle.gaps_count > 1 and idle.longest_ns >= MOST_RATIO * idle.idle_ns:
             why += f" ({idle.longest_ns / idle.idle_ns:.0%} of it is one gap of {format_time(idle.longest_ns)})"
         whole = "the complete steps" if in_steps else "the trace"
-        return f"the device idles {device.idle.share_ratio:.0%} of {whole}{why}; no rule can attribute it to a fault"
+        return f"the device idles {device.idle.share_ratio:.0%} of {whole}{why}; no rule names the problem"
     if device is not None:
         named = (
             ("compute", device.compute),
@@ -195,7 +195,7 @@ def describe_trace_verdict(
         parts.append("the device: " + " and ".join(f"{name} {part.share_ratio:.0%}" for name, part in largest))
     if breakdown is not None:
         parts.append(f"the step: {_largest_phases(breakdown)}")
-    return f"no serious fault found; {'; '.join(parts)}" if parts else "the trace shows no steps and no device work"
+    return f"no serious problem found; {'; '.join(parts)}" if parts else "the trace shows no steps and no device work"
 
 
 def describe_unseen_verdict(findings: Sequence[Finding]) -> str:
@@ -246,7 +246,7 @@ def _main_cause(idle: IdleCauses) -> str:
         "mostly because the next launch came late": idle.launch_late_ns,
         "mostly waiting for an event, a stream or another rank": idle.queue_dependent_ns,
         "mostly from launch latency": idle.launch_latency_ns,
-        "mostly for a cause that the trace does not show": idle.unknown_ns,
+        "mostly for a reason that the trace does not show": idle.unknown_ns,
     }
     return max(causes, key=lambda cause: causes[cause])
 

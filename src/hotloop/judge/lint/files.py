@@ -90,7 +90,9 @@ def find_files(paths: Sequence[str]) -> Iterator[SourceFile | Unread]:
     """
     for path in paths:
         if not os.path.lexists(path):
-            raise UsageError(f"{path}: no such file or folder; give the paths of scripts, or a folder with them")
+            raise UsageError(
+                f"{path}: no such file or folder; give the paths of scripts, or a folder that contains them"
+            )
     count = 0
     for path in paths:
         found: Iterator[str | Unread] = _walk(path) if os.path.isdir(path) else iter((path,))
@@ -103,7 +105,7 @@ def find_files(paths: Sequence[str]) -> Iterator[SourceFile | Unread]:
                 continue
             count += 1
             if count > MOST_FILES:
-                yield Unread(file=path, reason=f"only the first {MOST_FILES:,} files were read; give smaller folders")
+                yield Unread(file=path, reason=f"only the first {MOST_FILES:,} files were read; lint smaller folders")
                 return
             yield read
 

@@ -73,9 +73,7 @@ def write_repairs(repairs: Iterable[Repair]) -> None:
     for one in repairs:
         try:
             if Path(one.path).read_bytes() != one.before:
-                raise UsageError(
-                    f"{one.path} changed while it was checked and was left as it is; run the command again"
-                )
+                raise UsageError(f"{one.path} changed during the check, so it was not fixed; run the command again")
             with open_whole(one.path) as file:
                 file.write(one.after)
         except OSError as error:

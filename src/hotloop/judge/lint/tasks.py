@@ -196,7 +196,7 @@ class Task:
                 continue
             place = posixpath.normpath(posixpath.join(self.folder, path))
             fitting = [mount for mount in self.mounts if f"{place}/".startswith(f"{mount.path.rstrip('/')}/")]
-            loss = "is on the disk of the container or machine, which goes with it" if self.loses_disk else ""
+            loss = "is on the disk of the container or machine, and is deleted with it" if self.loses_disk else ""
             mount = max(fitting, key=lambda mount: len(mount.path), default=Mount("it", loss, line))
             if mount.loss:
                 found[path] = ReadPlace(mount.line, f"{path}: {mount.path} {mount.loss}")

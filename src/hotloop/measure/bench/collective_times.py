@@ -246,7 +246,7 @@ def describe_choice(choice: WayChoice) -> str:
     """The choice in one sentence, with what it is forecast to save."""
     now_s, then_s = choice.now.exposed_ns * 1e-9, choice.picked.exposed_ns * 1e-9
     if choice.picked.technique is None:
-        return f"send gradients as they are: no other way saves 10% of the step ({now_s:.3g} s are exposed)"
+        return f"send gradients as they are: no other method saves 10% of the step ({now_s:.3g} s are exposed)"
     settings = ", ".join(f"{name} = {value}" for name, value in choice.picked.settings.items())
     return (
         f"send gradients by {choice.picked.technique} ({settings}): {then_s:.3g} s of a step would be exposed, now "
@@ -267,10 +267,11 @@ def collect_notes(answer: Mapping[str, Any], fits: Mapping[str, LinkFit | None])
     if answer["pairs_left"]:
         notes.append(f"{answer['pairs_left']} pairs of ranks did not fit into --budget")
     notes.append(
-        "times are of the slowest rank; bandwidths and fits use the shortest time; bus bandwidth by nccl-tests' formula"
+        "times are those of the slowest rank; bandwidths and fits use the shortest time; bus bandwidth uses "
+        "nccl-tests' formula"
     )
     if any(fit and fit.error_ratio and fit.error_ratio > POOR_FIT_RATIO for fit in fits.values()):
-        notes.append("the rate of a fit applies to large messages; do not use it where its largest error is high")
+        notes.append("the rate of a fit applies to large messages; do not use a fit whose largest error is high")
     if "all-reduce" in fits and fits["all-reduce"] is None:
         notes.append("all-reduce was timed at too few sizes for a fit; raise --budget or give smaller --sizes")
     return notes

@@ -55,7 +55,9 @@ POOR_EFFICIENCY_RATIO = 0.7
 def under_torchrun(words: Sequence[str], size: int) -> list[str]:
     """The words of a resolved command under torchrun of the Python that it names. Raises UsageError without Python."""
     if not os.path.basename(words[0]).startswith("python"):
-        raise UsageError(f"{words[0]} is a launcher; give the training without it: hotloop bench scaling -- train.py")
+        raise UsageError(
+            f"{words[0]} is a launcher; give the training command without it: hotloop bench scaling -- train.py"
+        )
     return [words[0], "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(size), *words[1:]]
 
 

@@ -144,7 +144,7 @@ def examine_host(
 ) -> Host:
     """Ask the training's interpreter, the kernel and nvidia-smi; nothing here fails, and what is unknown is None."""
     facts: Mapping[str, Any] = {}
-    complaint: str | None = "no python was found on PATH; give the training's Python with --python"
+    complaint: str | None = "no python was found on PATH; give the Python used for training with --python"
     if interpreter is not None:
         facts, complaint = ask_probe(interpreter, environment)
     soft, hard, locked = _limits()

@@ -29,7 +29,9 @@ def find_python(given: str | None, search_path: str | None) -> str:
     if given is not None:
         found = shutil.which(given, path=search_path)
         if found is None:
-            raise UsageError(f"--python {given}: not found or not executable; give the path of the training's Python")
+            raise UsageError(
+                f"--python {given}: not found or not executable; give the path of the Python used for training"
+            )
         return found
     found = shutil.which("python", path=search_path) or shutil.which("python3", path=search_path)
     return found or sys.executable

@@ -292,11 +292,11 @@ def explain(function: str) -> Iterator[None]:
     except VALUE_ERRORS as error:
         raise BadRequest(
             f"{_user_line(error)} needs the values of a tensor ({error.func}), and a plan has only shapes: compute with"
-            " tensors of fixed shapes there (torch.where, a fixed capacity of each expert), or take numbers from Python"
+            " tensors of fixed shapes there (torch.where, a fixed capacity of each expert), or use Python numbers"
         ) from error
     except Exception as error:
         what = str(error).splitlines()[0][:300] if str(error) else ""
-        advice = "; leave the model on the CPU: --gpu says what it is planned for" if "cuda" in what.lower() else ""
+        advice = "; leave the model on the CPU: --gpu names the device to plan for" if "cuda" in what.lower() else ""
         where = _user_line(error) or f"{function}()"
         raise BadRequest(f"{where} raised {type(error).__name__}: {what}{advice}") from error
 

@@ -60,15 +60,21 @@ class Snapshot:
     points: tuple[Point, ...] = field(default=())
 
 
-STATE = Metric(name="hotloop.run.state", unit="", help="1 for the state that the run is in, 0 for the others")
+STATE = Metric(name="hotloop.run.state", unit="", help="1 for the current state of the run, 0 for the other states")
 AGE = Metric(name="hotloop.run.row.age", unit="s", help="Time since the newest step was recorded")
-PROGRESS = Metric(name="hotloop.training.progress", unit="1", help="Steps done over the steps that there will be")
-ETA = Metric(name="hotloop.training.remaining", unit="s", help="Time until the last step at the recent pace")
-PHASE_DURATION = Metric(
-    name="hotloop.training.step.phase.duration", unit="s", help="Mean time per recent step in one phase of it"
+PROGRESS = Metric(
+    name="hotloop.training.progress", unit="1", help="Completed steps divided by the total number of steps"
 )
-PHASE_SHARE = Metric(name="hotloop.training.step.phase.share", unit="1", help="Share of the recent steps in one phase")
-LOGGED = Metric(name="hotloop.training.metric", unit="", help="The newest value that the script recorded by this name")
+ETA = Metric(name="hotloop.training.remaining", unit="s", help="Time until the last step at the recent rate")
+PHASE_DURATION = Metric(
+    name="hotloop.training.step.phase.duration", unit="s", help="Mean time of one phase per recent step"
+)
+PHASE_SHARE = Metric(
+    name="hotloop.training.step.phase.share", unit="1", help="Share of one phase in the time of recent steps"
+)
+LOGGED = Metric(
+    name="hotloop.training.metric", unit="", help="The newest value that the script recorded under this name"
+)
 
 _OF_RANK: tuple[tuple[Metric, Callable[[LiveRank], float | int | None]], ...] = (
     (
@@ -80,11 +86,13 @@ _OF_RANK: tuple[tuple[Metric, Callable[[LiveRank], float | int | None]], ...] = 
         lambda rank: None if rank.window_count == 0 else rank.window_ns / rank.window_count * 1e-9,
     ),
     (
-        Metric(name="hotloop.training.samples", unit="{sample}/s", help="Samples trained on, in the recent steps"),
+        Metric(
+            name="hotloop.training.samples", unit="{sample}/s", help="Training samples processed in the recent steps"
+        ),
         lambda rank: rank.samples_per_s,
     ),
     (
-        Metric(name="hotloop.training.tokens", unit="{token}/s", help="Tokens trained on, in the recent steps"),
+        Metric(name="hotloop.training.tokens", unit="{token}/s", help="Training tokens processed in the recent steps"),
         lambda rank: rank.tokens_per_s,
     ),
     (
@@ -92,11 +100,11 @@ _OF_RANK: tuple[tuple[Metric, Callable[[LiveRank], float | int | None]], ...] = 
         lambda rank: rank.rss_bytes,
     ),
     (
-        Metric(name="hotloop.device.memory.allocated", unit="By", help="Device memory that the tensors hold"),
+        Metric(name="hotloop.device.memory.allocated", unit="By", help="Device memory that tensors use"),
         lambda rank: rank.device_allocated_bytes,
     ),
     (
-        Metric(name="hotloop.device.memory.reserved", unit="By", help="Device memory that the allocator holds"),
+        Metric(name="hotloop.device.memory.reserved", unit="By", help="Device memory that the allocator has reserved"),
         lambda rank: rank.device_reserved_bytes,
     ),
 )
@@ -106,11 +114,11 @@ _OF_DEVICE: tuple[tuple[Metric, Callable[[LiveDevice], float | int | None]], ...
         lambda device: device.utilization_ratio,
     ),
     (
-        Metric(name="hw.gpu.memory.usage", unit="By", help="Memory of the GPU in use by all programs"),
+        Metric(name="hw.gpu.memory.usage", unit="By", help="GPU memory in use by all programs"),
         lambda device: device.memory_used_bytes,
     ),
     (
-        Metric(name="hw.gpu.memory.limit", unit="By", help="Memory of the GPU"),
+        Metric(name="hw.gpu.memory.limit", unit="By", help="Total memory of the GPU"),
         lambda device: device.memory_total_bytes,
     ),
     (Metric(name="hw.power", unit="W", help="Power that the GPU draws"), lambda device: device.power_w),

@@ -60,7 +60,7 @@ def check_url(url: str, source: str) -> str:
     except ValueError:
         is_good = False
     if not is_good or any(character <= " " for character in url):
-        raise UsageError(f"{source} is not a URL that can be posted to: give http://HOST:PORT/... or https://...")
+        raise UsageError(f"{source} is not a URL to which data can be posted: give http://HOST:PORT/... or https://...")
     return url
 
 

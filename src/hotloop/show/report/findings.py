@@ -58,7 +58,7 @@ EVIDENCE_LABELS = {
     "saving_by_factor": "saving by batch size factor",
     "growth_bytes_per_step": "memory growth",
     "padding_ratio": "padding",
-    "padding_to_longest_ratio": "padding left after padding to the longest sample of a batch",
+    "padding_to_longest_ratio": "padding that remains after padding to the longest sample of a batch",
     "fewer_tokens_by_padding_to_longest_ratio": "tokens saved by padding to the longest",
     "fewer_tokens_by_bucketing_ratio": "tokens saved by length bucketing",
 }
@@ -153,7 +153,7 @@ def cost_base(finding: Finding) -> tuple[str, str]:
 def describe_no_forecast(finding: Finding) -> str:
     """Why a finding with a cost has no forecast."""
     if finding.base == "run":
-        return "no forecast: a one-time cost per start, whose share shrinks in a longer training"
+        return "no forecast: a one-time cost per start, whose share shrinks in a longer run"
     return f"{UNKNOWN}: no forecast is possible"
 
 

@@ -73,7 +73,7 @@ def find_runs_folder(folder: Path) -> Path:
     Raises UsageError where there is no such folder.
     """
     if not folder.is_dir():
-        raise UsageError(f"there is no folder {folder}: name the folder in which `hotloop run` was started")
+        raise UsageError(f"there is no folder {folder}: give the folder in which `hotloop run` was started")
     runs = folder.resolve() / ".hotloop"
     return folder.resolve() if not runs.is_dir() and list_names(folder) else runs.resolve()
 
@@ -207,7 +207,7 @@ def _judge_live(manifest: Mapping[str, Any], run: LiveRun | None, lead: LiveRank
         return (State.STARTING, "") if alive is not False else (State.KILLED, "no process was recorded")
     is_gone = lead.is_closed or _is_alive(lead.host, lead.pid) is False
     if is_gone and runner != lead.pid and _is_alive(lead.host, runner):
-        return State.RUNNING, "this training has ended, but its command has not"
+        return State.RUNNING, "training has ended, but the command has not"
     if is_gone:
         return (State.ENDED, "") if lead.is_closed else (State.KILLED, "its process is gone, and no end was recorded")
     if run.state in (STALE, STALLED):

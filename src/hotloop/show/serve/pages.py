@@ -71,7 +71,7 @@ def draw_run(entry: RunEntry) -> str:
     elif entry.state.is_live:
         task, link = (
             "data-follow='events'",
-            "Figures are of the last steps. <a href='report'>Report of the steps so far</a>",
+            "The figures cover the last steps. <a href='report'>Report of the steps so far</a>",
         )
     else:
         task, link = "data-next='report'", "<a href='report'>The report</a> is drawn; this takes a few seconds."

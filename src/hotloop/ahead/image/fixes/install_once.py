@@ -15,7 +15,7 @@ def rewrite(recipe: BuildRecipe) -> Rewrite | Skipped:
     if recipe.replaced is None:
         return Skipped(reason="known only after the file has been built")
     if not recipe.replaced:
-        return Skipped(reason="no pip replaced a package that another step had installed")
+        return Skipped(reason="no pip step replaced a package that another step had installed")
     dropped = []
     for step in recipe.steps:
         names = _read_names(step.instruction.script) if step.instruction.name == "RUN" else None
@@ -54,4 +54,4 @@ def canonical_name(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-FIX = ImageFix(id="install-once", title="drop an installation that a later one replaces", rewrite=rewrite)
+FIX = ImageFix(id="install-once", title="drop an installation that a later installation replaces", rewrite=rewrite)

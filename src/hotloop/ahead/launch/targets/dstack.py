@@ -58,7 +58,7 @@ class Dstack(LaunchTarget):
             storage = {"volumes": Noted([entry], "checkpoints must outlive the machine")}
         return draw_documents(
             "Start: dstack apply -f FILE\ndstack sends no signal before it ends a task: the run resumes from the last "
-            "checkpoint of the training itself.",
+            "checkpoint that training itself saved.",
             {
                 "type": "task",
                 "name": request.name,
@@ -72,7 +72,7 @@ class Dstack(LaunchTarget):
                 **({"backends": [request.cloud.id]} if request.cloud is not None else {}),
                 "retry": Noted(
                     {"on_events": ["no-capacity", "interruption"], "duration": "24h"},
-                    "restarted when a machine is taken away, not when the training itself fails",
+                    "restarted when a machine is taken away, not when training itself fails",
                 ),
             },
         )

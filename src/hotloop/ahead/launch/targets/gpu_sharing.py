@@ -33,7 +33,7 @@ MIG_PROFILES: dict[str, dict[int, tuple[str, int]]] = {
 
 class GpuSharing(LaunchTarget):
     id = "gpu-sharing"
-    summary = "how many such trainings fit on one GPU: a configuration of time-slicing, or of MIG with --share mig"
+    summary = "how many such training jobs fit on one GPU: a time-slicing configuration, or a MIG one with --share mig"
     takes = frozenset({"plan", "gpu", "run", "share", "name"})
     needs = ("gpu", "gpu_bytes")
     submit = ("kubectl", "create", "-f")
@@ -70,7 +70,9 @@ def _fit(request: LaunchRequest) -> _Fit:
     peak_bytes, busy_ratio = request.measured.peak_bytes, request.measured.busy_ratio
     if peak_bytes is None or busy_ratio is None or request.gpu_bytes is None:
         missing = "device memory" if peak_bytes is None else "how busy the GPU is (the extra `telemetry`)"
-        raise UsageError(f"--target gpu-sharing needs a run that measured {missing}: give --run RUN of a GPU training")
+        raise UsageError(
+            f"--target gpu-sharing needs a run that measured {missing}: give --run RUN, a recorded run on a GPU"
+        )
     return _Fit(peak_bytes, busy_ratio, request.gpu_bytes)
 
 
@@ -78,7 +80,7 @@ def _write_slices(request: LaunchRequest) -> str:
     fit = _fit(request)
     jobs = min(fit.by_memory, fit.by_time)
     if jobs < 2:
-        raise UsageError(f"sharing a {request.gpu} gains nothing: {fit}; run one training per GPU")
+        raise UsageError(f"sharing a {request.gpu} gains nothing: {fit}; run one training job per GPU")
     config: dict[str, Any] = {
         "version": "v1",
         "sharing": {
@@ -89,7 +91,7 @@ def _write_slices(request: LaunchRequest) -> str:
         },
     }
     return draw_documents(
-        "Time-slicing: the jobs' memory is not isolated, and each gets a share of the time.\n"
+        "Time-slicing: the jobs' memory is not isolated, and each job gets a share of the time.\n"
         "Start: kubectl create -n gpu-operator -f FILE, then name it in the ClusterPolicy's devicePlugin.config.\n"
         "Each pod asks for nvidia.com/gpu: 1; fractions are invalid.",
         {

@@ -86,7 +86,7 @@ def describe_volumes(request: LaunchRequest) -> tuple[list[Any], list[Any]]:
 def describe_placement(request: LaunchRequest) -> dict[str, Any]:
     """The grace period, and the selector of spot nodes."""
     grace = request.notice_s
-    why = f"asked to stop before it is killed: {request.notice_reason}"
+    why = f"time between the request to stop and the kill: {request.notice_reason}"
     if request.cloud is not None and grace > request.cloud.notice_s:
         why += f"\n{request.cloud.name} ends a spot machine {request.cloud.notice_s} s after its notice anyway"
     found: dict[str, Any] = {"terminationGracePeriodSeconds": Noted(grace, why)}
@@ -180,7 +180,7 @@ class JobSet(LaunchTarget):
                 "spec": {
                     "network": Noted({"enableDNSHostnames": True}, "the first pod's name is the rendezvous"),
                     "failurePolicy": {
-                        "maxRestarts": Noted(MOST_RESTARTS, "for failures of the training itself"),
+                        "maxRestarts": Noted(MOST_RESTARTS, "for failures of training itself"),
                         "restartStrategy": Noted("BlockingRecreate", "the old pods end before new ones start"),
                         "rules": Noted(
                             [

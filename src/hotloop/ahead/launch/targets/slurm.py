@@ -29,7 +29,7 @@ EARLY_S = 30
 
 class Slurm(LaunchTarget):
     id = "slurm"
-    summary = "an sbatch script: torchrun on every node, saves and requeues itself before its time ends"
+    summary = "an sbatch script: runs torchrun on every node, saves, and requeues itself before its time limit"
     suffix = ".sbatch"
     takes = TRAINING_OPTIONS | {"gpu", "time", "slurm_option"}
     submit = ("sbatch",)
@@ -50,8 +50,8 @@ class Slurm(LaunchTarget):
         return "\n".join(
             (
                 "#!/bin/bash",
-                f"# Nodes: {request.nodes}, processes of each: {request.processes_per_node}. Start: sbatch FILE.",
-                "# Ask it to save and continue later: scancel --batch --signal=TERM JOBID.",
+                f"# Nodes: {request.nodes}, processes per node: {request.processes_per_node}. Start: sbatch FILE.",
+                "# To make it save and continue later: scancel --batch --signal=TERM JOBID.",
                 "# Keep checkpoints on a file system that all nodes share.",
                 *_directives(request),
                 "",
@@ -112,8 +112,8 @@ def _directives(request: LaunchRequest) -> list[str]:
         options.append((f"cpus-per-task={request.cpus}", "shared by all ranks of a node and their loader workers"))
     elif request.is_whole_node:
         options += [
-            ("exclusive", "the whole node, as the training uses all its GPUs: otherwise a task gets one core"),
-            ("mem=0", "and all of its memory"),
+            ("exclusive", "the entire node, because training uses all its GPUs; otherwise a task gets one core"),
+            ("mem=0", "and all of the node's memory"),
         ]
     if request.time is not None:
         options.append((f"time={request.time}", None))
@@ -123,11 +123,11 @@ def _directives(request: LaunchRequest) -> list[str]:
             f"before the time ends; only to this script, which passes it to the ranks\n{request.notice_reason}",
         ),
         ("requeue", "Slurm may restart the job after a preemption or a node failure"),
-        ("open-mode=append", "one log over all its starts"),
+        ("open-mode=append", "one log for all starts of the job"),
         ("output=%x-%j.log", None),
         (
             "propagate=NONE",
-            "limits such as that of locked memory (pinned buffers) are the node's, not the login shell's",
+            "limits such as the limit on locked memory (pinned buffers) come from the node, not from the login shell",
         ),
     ]
     own = {option.partition("=")[0] for option, _ in options} | set(BY_OPTION)
@@ -172,7 +172,7 @@ def _environment(request: LaunchRequest) -> list[str]:
         'first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',
         "PET_MASTER_ADDR=$(scontrol --oneliner show node \"$first\" | sed -n 's/.* NodeAddr=\\([^ ]*\\).*/\\1/p')",
         "export PET_MASTER_ADDR",
-        f"export PET_MASTER_PORT=$(({FIRST_PORT} + SLURM_JOB_ID % {PORTS})) # jobs that share a node differ",
+        f"export PET_MASTER_PORT=$(({FIRST_PORT} + SLURM_JOB_ID % {PORTS})) # differs between jobs that share a node",
         f"export PET_NNODES={request.nodes} PET_NPROC_PER_NODE={request.processes_per_node}",
     ]
 
@@ -182,14 +182,14 @@ def _body(request: LaunchRequest) -> list[str]:
     cpus = "" if request.cpus is None else f" --cpus-per-task={request.cpus}"
     return [
         "asked=",
-        "# Slurm gives a step's signal to every process of it; only the node's shell listens to USR1.",
+        "# Slurm sends a step's signal to every process of the step; only the node's shell listens to USR1.",
         "stop() {",
         "  asked=1",
         '  scancel --signal=USR1 "$SLURM_JOB_ID"',
         "}",
         "trap stop TERM",
         "",
-        "# --wait: after a node ends, the others may finish their save, and do not hang on a lost peer",
+        "# --wait: after a node ends, the other nodes may finish saving, but do not hang because of a lost peer",
         "# --cpu-bind: the ranks of a node share its task's cores",
         f"srun --kill-on-bad-exit=0 --wait={request.notice_s} --cpu-bind=none{cpus} \\",
         '  sh -c \'export PET_NODE_RANK=$SLURM_NODEID; script=$1; shift; exec sh -c "$script" node "$@"\' start \\',
@@ -197,12 +197,13 @@ def _body(request: LaunchRequest) -> list[str]:
         "step=$!",
         'until wait "$step"; code=$?; ! kill -0 "$step" 2>/dev/null; do :; done',
         "",
-        "# Ranks fail when a peer is gone, long before Slurm misses its node: a node that is gone runs no `true`.",
+        "# Ranks fail when a peer is gone, long before Slurm notices that its node is gone: such a node cannot run "
+        "`true`.",
         "is_node_lost() {",
         f"  ! timeout {PROBE_S} srun --overlap --nodes={request.nodes} --ntasks={request.nodes} true",
         "}",
         "",
-        f"# {STOPPED_CODE}: a node was asked to stop. A training that failed on its own is not restarted.",
+        f"# {STOPPED_CODE}: a node was asked to stop. A run that failed on its own is not restarted.",
         f'if [ -n "$asked" ] || [ "$code" = {STOPPED_CODE} ] || {{ [ "$code" != 0 ] && is_node_lost; }}; then',
         "  trap '' TERM",
         "  # A job that was canceled, or that Slurm itself requeues, is no longer RUNNING: leave it to Slurm.",

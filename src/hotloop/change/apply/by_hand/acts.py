@@ -5,8 +5,8 @@ from hotloop.core.findings import Numerics
 
 ASYNC_CHECKPOINT = act_by_hand(
     """Save with `torch.distributed.checkpoint.async_save`, or copy the state to host memory inside the step and let a
-    thread write it. It needs memory for one more copy of the state. Where that is too much, save less often. Advised by
-    `blocking-checkpoint`. The numbers of the training stay the same.""",
+    thread write it. This needs memory for one more copy of the state. If that is too much, save less often. Advised by
+    `blocking-checkpoint`. The results of training stay the same.""",
     id="async-checkpoint",
     summary="copy the state inside the step and write it from a thread or process",
     effort="medium",
@@ -15,10 +15,10 @@ ASYNC_CHECKPOINT = act_by_hand(
 
 BALANCE_RANKS = act_by_hand(
     """Find out why the slow rank is slow. It may do more work (uneven shards, longer samples), run on a slower device,
-    or share its cores with another program. Distribute samples by cost, not by count. The composition of batches may
-    change. Advised by `straggler`.""",
+    or share its cores with another program. Distribute samples by cost, not by count. The composition of the batches
+    may change. Advised by `straggler`.""",
     id="balance-ranks",
-    summary="give every rank the same work, or move work off the slow one",
+    summary="give every rank the same work, or move work away from the slow rank",
     effort="hard",
     numerics=Numerics.RESAMPLED,
     numerics_note=", or exact if no data moves",
@@ -26,7 +26,7 @@ BALANCE_RANKS = act_by_hand(
 
 BATCH_SIZE = act_by_hand(
     """Raise the batch size until the free memory is used, and tune the learning rate again: fewer and larger updates
-    change the training. Advised by `memory-headroom`.""",
+    change the training results. Advised by `memory-headroom`.""",
     id="batch-size",
     summary="use free memory for a larger batch",
     effort="easy",
@@ -44,8 +44,8 @@ CUDA_GRAPHS = act_by_hand(
 )
 
 DETACH_KEPT_TENSORS = act_by_hand(
-    """Keep `loss.item()` or `loss.detach()`, not `loss`: a kept loss holds the whole graph of its step. The same holds
-    for outputs in lists and attributes. Advised by `memory-growth`. The numbers stay the same.""",
+    """Keep `loss.item()` or `loss.detach()`, not `loss`: a kept loss holds the entire graph of its step. The same is
+    true for outputs in lists and attributes. Advised by `memory-growth`. The results stay the same.""",
     id="detach-kept-tensors",
     summary="keep numbers or detached tensors, not tensors with their graph",
     effort="easy",
@@ -53,8 +53,8 @@ DETACH_KEPT_TENSORS = act_by_hand(
 )
 
 FEWER_HOST_SYNCS = act_by_hand(
-    """Add up `loss.detach()` on the device and call `.item()` every N steps. Replace boolean masks by `torch.where`,
-    and copies by `non_blocking=True` from pinned memory. Advised by `host-sync`. The numbers stay the same.""",
+    """Add up `loss.detach()` on the device and call `.item()` every N steps. Replace boolean masks with `torch.where`,
+    and make copies from pinned memory with `non_blocking=True`. Advised by `host-sync`. The results stay the same.""",
     id="fewer-host-syncs",
     summary="keep values on the device and read them back every N steps",
     effort="medium",
@@ -62,8 +62,8 @@ FEWER_HOST_SYNCS = act_by_hand(
 )
 
 FEWER_SYNCHRONISATIONS = act_by_hand(
-    """Accumulate gradients over several micro-batches under `model.no_sync()`, or take larger batches. With more
-    samples per update, tune the learning rate again. Advised by `exposed-communication`.""",
+    """Accumulate gradients over several micro-batches under `model.no_sync()`, or use larger batches. With more samples
+    per update, tune the learning rate again. Advised by `exposed-communication`.""",
     id="fewer-synchronisations",
     summary="synchronize gradients less often, or use larger batches",
     effort="medium",
@@ -72,7 +72,7 @@ FEWER_SYNCHRONISATIONS = act_by_hand(
 
 LARGER_BATCH = act_by_hand(
     """Raise the batch size while memory allows it, and tune the learning rate again: fewer and larger updates change
-    the training. If the steps wait for input, fix that first. Advised by `small-batch`.""",
+    the training results. If the steps wait for input, fix that first. Advised by `small-batch`.""",
     id="larger-batch",
     summary="train on more samples per step",
     effort="easy",
@@ -80,8 +80,8 @@ LARGER_BATCH = act_by_hand(
 )
 
 LARGER_MICRO_BATCH = act_by_hand(
-    """With gradient accumulation, double the micro-batch and halve their number: the batch of an update stays the same,
-    and so does the gradient up to rounding. Advised by `small-batch`.""",
+    """With gradient accumulation, double the size of the micro-batches and halve their number: the total batch of an
+    update stays the same, and so does the gradient up to rounding. Advised by `small-batch`.""",
     id="larger-micro-batch",
     summary="use fewer and larger micro-batches",
     effort="easy",
@@ -89,8 +89,8 @@ LARGER_MICRO_BATCH = act_by_hand(
 )
 
 LOG_LESS_OFTEN = act_by_hand(
-    """Write logs every N steps, keep the values as detached tensors until then, and let files be flushed by their
-    buffer. Advised by `logging-overhead`. The numbers stay the same.""",
+    """Write logs every N steps, keep the values as detached tensors until then, and let the buffer decide when to flush
+    the file. Advised by `logging-overhead`. The results stay the same.""",
     id="log-less-often",
     summary="write logs and metrics every N steps",
     effort="easy",
@@ -98,7 +98,7 @@ LOG_LESS_OFTEN = act_by_hand(
 )
 
 OVERLAP_OWN_COLLECTIVES = act_by_hand(
-    """Start a collective with `async_op=True` and call `wait()` on its handle where the result is used; join many small
+    """Start a collective with `async_op=True` and call `wait()` on its handle where the result is used. Join many small
     tensors into one. Advised by `exposed-communication`. Joined tensors may be summed in another order.""",
     id="overlap-own-collectives",
     summary="overlap your own collectives with computation, or send fewer of them",
@@ -107,13 +107,13 @@ OVERLAP_OWN_COLLECTIVES = act_by_hand(
 )
 
 PACK_SEQUENCES = act_by_hand(
-    """Several short samples in one row, each with positions of its own and blind to the others:
+    """Put several short samples into one row, each with its own positions and masked from the others:
     `hotloop.pack_sequences(sequences, length)` in `collate_fn`, and `model(**packed.inputs_for(model))` in the loop.
-    Each token's loss is the one that it has alone. A model whose `forward` takes no `position_ids` or `attention_mask`
-    is refused: its samples would see each other. Causal language models only. A batch then has fewer rows, so raise the
-    number of samples by what the padding was. Advised by `padding-waste`.""",
+    Each token's loss is the same as without packing. hotloop refuses a model whose `forward` takes no `position_ids` or
+    `attention_mask`, because its samples would see each other. Packing works only for causal language models. A batch
+    then has fewer rows, so add as many samples as fit into the former padding. Advised by `padding-waste`.""",
     id="pack-sequences",
-    summary="pack several samples into one row, apart from each other by positions and mask",
+    summary="pack several samples into one row, separated by positions and mask",
     effort="medium",
     numerics=Numerics.REORDERED,
 )
@@ -121,7 +121,7 @@ PACK_SEQUENCES = act_by_hand(
 PAD_TO_LONGEST = act_by_hand(
     """Pad in `collate_fn` to the longest sample of the batch, not to the model's maximum:
     `torch.nn.utils.rnn.pad_sequence`, or `DataCollatorWithPadding(tokenizer)` of Transformers, with no padding in
-    `__getitem__`. Sums over other lengths may round differently. Advised by `padding-waste`.""",
+    `__getitem__`. Sums over different lengths may round differently. Advised by `padding-waste`.""",
     id="pad-to-longest",
     summary="pad to the longest sample of the batch",
     effort="medium",
@@ -129,12 +129,12 @@ PAD_TO_LONGEST = act_by_hand(
 )
 
 PRECOMPUTE_SAMPLES = act_by_hand(
-    """Do the fixed part of each sample's work once, ahead of the training: decode, resize or tokenize, store the result
-    (`torch.save`, `numpy.memmap`, `datasets.Dataset.map`), and let `__getitem__` only read it. Leave out whatever draws
-    random numbers: stored augmentation is frozen, and every epoch sees the same samples. Where samples draw none at
-    all, `cache-samples` does this while the training runs. Advised by `input-bound`.""",
+    """Do the fixed part of each sample's work once, before training: decode, resize or tokenize, store the result
+    (`torch.save`, `numpy.memmap`, `datasets.Dataset.map`), and let `__getitem__` only read it. Leave out everything
+    that draws random numbers: stored augmentation is frozen, and every epoch gets the same samples. If samples draw no
+    random numbers at all, `cache-samples` does this work during training. Advised by `input-bound`.""",
     id="precompute-samples",
-    summary="do the work that is the same in every epoch once, before the training",
+    summary="do the work that is the same in every epoch only once, before training",
     effort="hard",
     numerics=Numerics.RESAMPLED,
     numerics_note=", or exact if samples draw no random numbers",
@@ -150,18 +150,18 @@ PREPROCESS_IN_WORKERS = act_by_hand(
 )
 
 REMOVE_HOOKS = act_by_hand(
-    """Remove the hook (`handle.remove()`), register it only while you debug, or let it return early in all but every
-    N-th step. Advised by `module-hooks`. The numbers stay the same unless the hook changes what it is given.""",
+    """Remove the hook (`handle.remove()`), register it only while you debug, or let it return early except in every
+    N-th step. Advised by `module-hooks`. The results stay the same unless the hook changes its inputs or outputs.""",
     id="remove-hooks",
-    summary="remove hooks of modules, or run them rarely",
+    summary="remove module hooks, or run them rarely",
     effort="easy",
     numerics=Numerics.EXACT,
 )
 
 REPAIR_LINK = act_by_hand(
     """Compare the measured rate with the network's nominal rate (`hotloop bench scaling`; `nccl-tests` on GPUs). Then
-    look at the interface in use (`NCCL_SOCKET_IFNAME`, `GLOO_SOCKET_IFNAME`), the duplex and speed of the port, and
-    other traffic. Advised by `slow-link`. The numbers stay the same.""",
+    check the interface in use (`NCCL_SOCKET_IFNAME`, `GLOO_SOCKET_IFNAME`), the duplex and speed of the port, and other
+    traffic. Advised by `slow-link`. The results stay the same.""",
     id="repair-link",
     summary="find out why the network is slower than it should be",
     effort="hard",
@@ -170,8 +170,8 @@ REPAIR_LINK = act_by_hand(
 
 REUSE_OUTPUTS = act_by_hand(
     """Keep the detached outputs of the training forward and compute the metrics from them; a second forward on the same
-    batch is not needed. Dropout and batch statistics of a pass in evaluation mode differ. Advised by
-    `redundant-compute`.""",
+    batch is not needed. A second pass in evaluation mode would use different dropout and batch statistics, so metrics
+    may differ. Advised by `redundant-compute`.""",
     id="reuse-outputs",
     summary="reuse the outputs of the forward pass instead of running it again",
     effort="medium",
@@ -181,7 +181,7 @@ REUSE_OUTPUTS = act_by_hand(
 
 SMALLER_BATCH = act_by_hand(
     """Lower the batch size until the step fits, and tune the learning rate again: more and noisier updates change the
-    training. `accumulation` saves the same memory and keeps the batch. Advised by `out-of-memory`.""",
+    training results. `accumulation` saves the same memory and keeps the batch. Advised by `out-of-memory`.""",
     id="smaller-batch",
     summary="train on fewer samples per step",
     effort="easy",
@@ -189,11 +189,11 @@ SMALLER_BATCH = act_by_hand(
 )
 
 SPARSE_GRADIENTS = act_by_hand(
-    """Give the table `nn.Embedding(..., sparse=True)` and an optimizer that knows sparse gradients (`SparseAdam`,
+    """Give the table `nn.Embedding(..., sparse=True)` and an optimizer that supports sparse gradients (`SparseAdam`,
     `SGD`, `Adagrad`), and the other parameters their own optimizer. Advised by `dense-embedding-gradient`. Rows that
-    are not used keep their averages: the numbers change.""",
+    are not used keep their averages, so the results change.""",
     id="sparse-gradients",
-    summary="compute and apply the gradient of used rows only",
+    summary="compute and apply the gradient only for used rows",
     effort="medium",
     numerics=Numerics.LOSSY,
 )
@@ -208,18 +208,19 @@ STABLE_GUARDS = act_by_hand(
 )
 
 STOP_DRIFT = act_by_hand(
-    """Find what piles up in the phase that grows: hooks registered again, a list that is walked, a graph that is kept.
-    For an optimizer on the CPU whose gradients have become zero, `torch.set_flush_denormal(True)` before training.
-    Advised by `phase-drift`. Flushed denormals change numbers below 1e-38 alone.""",
+    """Find what accumulates in the phase that grows: hooks that are registered again, a list that the code walks, a
+    graph that is kept. For an optimizer on the CPU whose gradients have become zero, call
+    `torch.set_flush_denormal(True)` before training. Advised by `phase-drift`. Flushing denormals changes only numbers
+    below 1e-38.""",
     id="stop-drift",
-    summary="remove what makes a phase slower during the run",
+    summary="remove the cause that makes a phase slower during the run",
     effort="medium",
     numerics=Numerics.REORDERED,
 )
 
 SUM_LOSSES = act_by_hand(
-    """Call `(loss_a + loss_b).backward()` once instead of a backward per loss. Gradients agree up to rounding. Not for
-    trainings that need each loss's own gradient. Advised by `redundant-compute`.""",
+    """Call `(loss_a + loss_b).backward()` once instead of a backward per loss. Gradients agree up to rounding. Do not
+    do this if training needs each loss's own gradient. Advised by `redundant-compute`.""",
     id="sum-losses",
     summary="run one backward for the sum of the losses",
     effort="easy",
@@ -227,11 +228,11 @@ SUM_LOSSES = act_by_hand(
 )
 
 TURN_OFF_DEBUGGING = act_by_hand(
-    """Turn off the setting once the fault is found: `torch.autograd.set_detect_anomaly(False)`, and an environment
-    without `CUDA_LAUNCH_BLOCKING`, `TORCH_DISTRIBUTED_DEBUG`, `TORCH_LOGS` and `NCCL_DEBUG`. Advised by
-    `debug-settings`. The numbers stay the same, but for `use_deterministic_algorithms`.""",
+    """Turn off the setting once you have found the bug: call `torch.autograd.set_detect_anomaly(False)`, and use an
+    environment without `CUDA_LAUNCH_BLOCKING`, `TORCH_DISTRIBUTED_DEBUG`, `TORCH_LOGS` and `NCCL_DEBUG`. Advised by
+    `debug-settings`. The results stay the same, except for `use_deterministic_algorithms`.""",
     id="turn-off-debugging",
-    summary="turn off settings for finding faults",
+    summary="turn off debugging settings",
     effort="easy",
     numerics=Numerics.EXACT,
 )
@@ -239,18 +240,18 @@ TURN_OFF_DEBUGGING = act_by_hand(
 VALIDATE_LESS_OFTEN = act_by_hand(
     """Validate every N steps or epochs (`eval_steps` of the Transformers Trainer, `val_check_interval` or
     `check_val_every_n_epoch` of Lightning), or on a fixed part of the set in between. Early stopping and schedules
-    that read the validation's loss react later. Each pass over a loader draws a seed from torch's generator, so random
-    numbers that follow are others. Advised by `frequent-validation`.""",
+    that read the validation loss react later. Each pass over a loader draws a seed from torch's generator, so the
+    random numbers that follow change. Advised by `frequent-validation`.""",
     id="validate-less-often",
-    summary="run one validation in N",
+    summary="validate only every N-th time",
     effort="easy",
     numerics=Numerics.RESAMPLED,
 )
 
 WHOLE_GRAPH = act_by_hand(
     """Compile with `torch.compile(model, fullgraph=True)`, which names the next break. Move prints and `.item()` out of
-    the model, write branches on values as `torch.where`, and register foreign functions as custom operators. Rounding
-    may differ. Advised by `graph-break`.""",
+    the model, replace branches on values with `torch.where`, and register foreign functions as custom operators.
+    Rounding may differ. Advised by `graph-break`.""",
     id="whole-graph",
     summary="remove the graph breaks of `torch.compile`",
     effort="hard",

@@ -41,7 +41,7 @@ class Int8Hook(GradientHook):
     def send(self, bucket: Bucket) -> Any:
         buffer = bucket.buffer()
         if buffer.dtype != torch.float32:
-            raise TypeError(f"int8 sends float32 gradients, these are {buffer.dtype}: choose a 16-bit hook")
+            raise TypeError(f"int8 sends float32 gradients, but these are {buffer.dtype}: choose a 16-bit hook")
         one = _Int8Bucket(self, bucket, self._unsent.of(bucket), self._place(bucket))
         self._waiting.append(one)
         if not bucket.is_last():

@@ -249,7 +249,7 @@ class TopKHook(GradientHook):
     def send(self, bucket: Bucket) -> Any:
         buffer = bucket.buffer()
         if buffer.dtype != torch.float32:
-            raise TypeError(f"top-k sends float32 gradients, these are {buffer.dtype}: choose a 16-bit hook")
+            raise TypeError(f"top-k sends float32 gradients, but these are {buffer.dtype}: choose a 16-bit hook")
         unsent = self._unsent.of(bucket)
         is_sound, gradient = _only_finite(buffer)
         velocity = None

@@ -88,7 +88,9 @@ class _LowRankBucket:
         self.hook, self.buffer = hook, bucket.buffer()
         self.future = new_future(self.buffer.device)
         if self.buffer.dtype != torch.float32:
-            raise TypeError(f"PowerSGD sends float32 gradients, these are {self.buffer.dtype}: choose a 16-bit hook")
+            raise TypeError(
+                f"PowerSGD sends float32 gradients, but these are {self.buffer.dtype}: choose a 16-bit hook"
+            )
         self.unsent = hook.unsent(bucket)
         self.is_sound = torch.isfinite(self.buffer.sum())
         self.whole = torch.where(self.is_sound, self.buffer + self.unsent, torch.full_like(self.buffer, torch.nan))

@@ -33,7 +33,7 @@ def lower_momentum(optimizer: Any, hooks: Sequence[GradientHook], most: float) -
         if own <= most:
             return None
         _change_in_steps(optimizer, hooks, "betas", lambda betas: (min(float(betas[0]), most), *betas[1:]))
-        text = f"{name} steps with beta1 {{most_momentum:g}} instead of {own:g} on what topk sent"
+        text = f"{name} steps with beta1 {{most_momentum:g}} instead of {own:g} on the part that topk sent"
         return Applied(text=text, values={"most_momentum": most})
     own = max(float(group.get("momentum", 0.0)) for group in groups)
     if own <= most:

@@ -20,27 +20,29 @@ class Bf16Autocast(Technique):
     ## What it does
     Runs the model's forward under `torch.autocast(dtype=torch.bfloat16)`: matrix products and convolutions compute in
     bfloat16, sums and normalizations in float32. Parameters, gradients, optimizer state and checkpoints stay float32.
-    The model returns float32 outputs, so a loss outside the model computes as before. A copy or pickle of the model
-    does not carry the change.
+    The model returns float32 outputs, so a loss outside the model is computed as before. A copy or pickle of the model
+    does not include the change.
 
     Each outermost module that is called with gradients enabled is treated separately. If its forward fails under
-    autocast but succeeds without it, it is rerun without it, from the same random numbers, and the model is left alone
-    from then on; the report says so. A model with an `autograd.Function` of the script's own whose backward would
-    receive tensors of both dtypes is left alone too: without `custom_bwd`, it runs outside autocast.
+    autocast, hotloop runs it again without autocast, starting from the same random numbers. If that succeeds, hotloop
+    leaves the model alone from then on, and the report says so. hotloop also leaves a model alone if the backward of
+    one of the script's own `autograd.Function` classes would receive tensors of both dtypes: without `custom_bwd`, such
+    a backward runs outside autocast.
 
     ## When it helps
-    Matrix units compute bfloat16 several times faster. A 10 million parameter transformer went from 273 to 169 CPU-ms a
-    step on a core with AMX, both with a fused optimizer, and from 328 with the default one (torch 2.13, n = 7,
-    interleaved; docs/claims.md has later measurements).
+    Matrix units compute bfloat16 several times faster. A 10 million parameter transformer went from 273 to 169 CPU-ms
+    per step on a core with AMX, both measured with a fused optimizer, and from 328 CPU-ms with the default optimizer
+    (torch 2.13, n = 7, interleaved; docs/claims.md has later measurements).
 
     ## When it does not
-    Small matrices: the casts cost more than they save (14 to 20 ms a step on a small model on a CPU). Hardware without
-    bfloat16 units: hotloop refuses such a GPU, and reports such a CPU. On a CPU, batches of many different lengths:
-    each length needs its own kernels. Left alone: models under the script's own autocast, even where it is switched
-    off, models in another dtype, with FSDP mixed precision, or in nn.DataParallel on several GPUs.
+    With small matrices, the casts cost more than bfloat16 saves (14 to 20 ms per step for a small model on a CPU). On
+    hardware without bfloat16 units, there is no gain: hotloop does not apply the technique on such a GPU, and reports
+    such a CPU. On a CPU, batches of many different lengths are slow because each length needs its own kernels. hotloop
+    leaves some models alone: those under the script's own autocast, even if that autocast is switched off, those in
+    another dtype, those with FSDP mixed precision, and those in nn.DataParallel on several GPUs.
 
     ## Numerics
-    Lossy: eight bits of mantissa in matrix products. Compare the loss curve. `evaluation = false` keeps forwards
+    Lossy: matrix products use eight bits of mantissa. Compare the loss curve. `evaluation = false` keeps forwards
     without gradients in float32.
     """
 
@@ -85,7 +87,7 @@ class Bf16Autocast(Technique):
 
 
 def _has_units() -> bool:
-    """Whether this CPU multiplies bfloat16 in hardware; True where torch cannot tell."""
+    """Whether this CPU multiplies bfloat16 in hardware; True if torch does not know."""
     import torch
 
     ask = getattr(torch.cpu, "get_capabilities", None)
@@ -112,19 +114,19 @@ class Fp16Autocast(Technique):
     by itself.
 
     ## When it helps
-    GPUs with float16 units but no bfloat16 ones (V100, T4). Where both exist they are equally fast, and bfloat16 needs
-    no scaler.
+    It helps on GPUs that have float16 units but no bfloat16 units (V100, T4). On GPUs with both, the two dtypes are
+    equally fast, and bfloat16 needs no scaler.
 
     ## When it does not
-    No speedup was measured on a CPU: 703 against 740 ms a step for a 10 million parameter transformer on two cores with
-    AMX, because float16 matrix products ran no faster than float32 ones (torch 2.13). Such a model is left alone. It
-    does not apply to an unmodified script, because hotloop cannot add `scale`, `unscale_`, `step` and `update` to its
-    loop.
+    No speedup was measured on a CPU: a 10 million parameter transformer on two cores with AMX took 703 ms per step
+    compared with 740 ms, because float16 matrix products ran no faster than float32 products (torch 2.13). hotloop
+    leaves models on a CPU alone. The technique does not apply to an unmodified script, because hotloop cannot add
+    `scale`, `unscale_`, `step` and `update` to its loop.
 
     ## Numerics
-    Lossy: ten bits of mantissa, five of exponent. The scaler skips a step whose gradients overflow; a few skipped steps
-    at the start are normal, because that is how it finds its scale. `init_scale` and `growth_interval` are those of
-    torch's GradScaler.
+    Lossy: float16 has ten bits of mantissa and five of exponent. The scaler skips a step whose gradients overflow; a
+    few skipped steps at the start are normal, because that is how the scaler finds its scale. `init_scale` and
+    `growth_interval` are those of torch's GradScaler.
     """
 
     id = "fp16-autocast"

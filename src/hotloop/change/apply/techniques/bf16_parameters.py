@@ -15,43 +15,46 @@ class Bf16Parameters(Technique):
     """
     ## What it does
     Stores the weight matrices (parameters of two or more dimensions) in bfloat16 and runs the forward under bfloat16
-    autocast, with float32 outputs; a part of the model called outside that forward (`model.decode(z)`) does the same.
-    The gradients and optimizer state of these weights are bfloat16 too. Biases, normalizations, recurrent layers,
-    parametrized weights and buffers stay float32.
+    autocast, with float32 outputs; a part of the model that is called outside that forward (`model.decode(z)`) also
+    runs under autocast. The gradients and optimizer state of these weights are bfloat16 too. Biases, normalizations,
+    recurrent layers, parametrized weights and buffers stay float32.
 
-    bfloat16 loses small updates: those below a 512th of the weight. `weights` chooses what happens to them.
-    `compensated` keeps the lower half of every weight's float32 value in the optimizer's state, and loses nothing.
-    `stochastic` rounds up or down at random, with random bits of its own, and is right on average. `nearest` loses
-    them. With AdamW, a float32 weight takes 16 bytes (weight, gradient, two moments), a compensated one 10, and a
-    stochastic or nearest one 8; `state = "float32"` adds 4. Except with `nearest`, each step runs the optimizer's own
-    code on float32 copies, about 4 million weights at a time, and rounds bfloat16 state at random.
+    bfloat16 loses small updates, namely those below a 512th of the weight. The setting `weights` determines how they
+    are treated. `compensated` keeps the lower half of every weight's float32 value in the optimizer's state, and loses
+    no update. `stochastic` rounds up or down at random, with its own random bits, and is right on average. `nearest`
+    loses these updates. With AdamW, a float32 weight takes 16 bytes (weight, gradient, two moments), a compensated
+    weight 10, and a stochastic or nearest weight 8; `state = "float32"` adds 4. Except with `nearest`, each step runs
+    the optimizer's own code on float32 copies, about 4 million weights at a time, and rounds bfloat16 state at random.
 
     ## When it helps
-    Memory is short, or weights are read more often than they are used: small batches, large embeddings, wide layers.
-    Autocast keeps float32 weights and makes bfloat16 copies of them in every forward. A 10 million parameter
-    transformer wholly in bfloat16 took 133 CPU-ms a step, against 169 with autocast, on a core with AMX (torch 2.13, n
-    = 7, interleaved; `nearest`); this technique saves less, because part of the model stays float32.
+    It helps if memory is short, or if reading weights takes longer than computing with them: with small batches, large
+    embeddings or wide layers. Autocast keeps float32 weights and makes bfloat16 copies of them in every forward. A 10
+    million parameter transformer entirely in bfloat16 took 133 CPU-ms per step, compared with 169 under autocast, on a
+    core with AMX (torch 2.13, n = 7, interleaved; `nearest`); this technique saves less, because part of the model
+    stays float32.
 
     The finer updates cost a fixed time per step, whatever the batch size. With fused AdamW on one core (avx512_bf16)
-    and 512 tokens a step, which is few, the same transformer took, relative to autocast, 0.97 [0.95, 0.99] of the time
-    with `nearest`, 1.17 [1.12, 1.23] compensated with float32 state, 1.60 [1.53, 1.66] compensated with bfloat16 state
-    and 1.49 [1.46, 1.52] stochastic (n = 8). On a CPU, use float32 state and larger batches. Not measured on a GPU yet.
+    and only 512 tokens per step, the same transformer took, relative to autocast, 0.97 [0.95, 0.99] of the time with
+    `nearest`, 1.17 [1.12, 1.23] with `compensated` and float32 state, 1.60 [1.53, 1.66] with `compensated` and bfloat16
+    state, and 1.49 [1.46, 1.52] with `stochastic` (n = 8). On a CPU, use float32 state and larger batches. The
+    technique has not been measured on a GPU yet.
 
     ## When it does not
-    Models already wrapped in DistributedDataParallel or FSDP (pass the model before wrapping it), LBFGS, models in
-    another dtype, the script's own autocast. Except with `nearest`: optimizers other than torch's elementwise ones, and
-    `capturable` ones; `nearest` needs an optimizer without state. Models that an `AveragedModel`, or another module
-    that holds a copy, was built from before: torch cannot average both dtypes. Code outside the model that uses a
-    weight (a loss that multiplies by `model.head.weight`) gets bfloat16. From then on, the model's checkpoints hold
-    bfloat16 weights, and the optimizer's hold the lower halves, if there are any.
+    It does not apply to models that are already wrapped in DistributedDataParallel or FSDP (pass the model before you
+    wrap it), to LBFGS, to models in another dtype, or under the script's own autocast. Except with `nearest`, it needs
+    one of torch's elementwise optimizers that is not `capturable`; `nearest` needs an optimizer without state. It does
+    not apply to models of which an `AveragedModel`, or another module that holds a copy, already exists, because torch
+    cannot average both dtypes. Code outside the model that uses a weight (a loss that multiplies by
+    `model.head.weight`) gets bfloat16. From then on, the model's checkpoints hold bfloat16 weights, and the optimizer's
+    hold the lower halves, if there are any.
 
     ## Numerics
     Lossy: operators compute in bfloat16, as under autocast, and micro-batch gradients are summed in it. For a small
     language model trained for 1,000 steps with a falling learning rate, the mean loss of the last 100 steps was 0.2629
-    in float32 and under autocast, 0.2629 compensated, 0.2635 stochastic and 0.2967 nearest (2 seeds). Over 300 steps
-    `nearest` leaves the range of 5 float32 seeds (1.806 in steps 50 to 100, range 1.768 to 1.793, the same seeds in
-    float32 1.788); compensated (1.788) and stochastic (1.788) stay in it. With `nearest`, compare the loss curve over
-    the whole training, above all at the end.
+    in float32 and under autocast, 0.2629 with `compensated`, 0.2635 with `stochastic` and 0.2967 with `nearest` (2
+    seeds). Over 300 steps, `nearest` leaves the range of 5 float32 seeds (1.806 in steps 50 to 100; the range is 1.768
+    to 1.793, and the same seeds in float32 give 1.788); `compensated` (1.788) and `stochastic` (1.788) stay in the
+    range. With `nearest`, compare the loss curve over the entire run, above all at the end.
     """
 
     id = "bf16-parameters"
@@ -95,7 +98,8 @@ class Bf16Parameters(Technique):
         for other in ("optimizer-state-offload", "zero-optimizer"):
             if strategy.get(other) is not None:
                 return (
-                    f"weights is {settings['weights']!r}: updates run in float32 on a few tensors at a time, which "
+                    f"weights is {settings['weights']!r}: with it, updates run in float32 on a few tensors at a time, "
+                    "which "
                     f"is impossible inside {other}; remove one of the two, or set weights = 'nearest' and state = "
                     "'bfloat16'"
                 )

@@ -16,10 +16,10 @@ from hotloop.core.techniques import Applied, Context, Effect, NotApplicable, Set
 class CacheSamples(Technique):
     """
     ## What it does
-    Keeps what `dataset[i]` returns the first time. Later epochs copy the sample from the cache and do not run the
-    dataset's code. The cache is in shared memory, which forked loader workers fill and read together. Its size is
-    limited (`most_bytes`); once the limit is reached, further samples are read as before. Every read from the cache is
-    a new copy, so changing a sample in place changes nothing in the cache.
+    Keeps each sample that `dataset[i]` returns the first time. Later epochs copy the sample from the cache and do not
+    run the dataset's code. The cache is in shared memory, which forked loader workers fill and read together. Its size
+    is limited (`most_bytes`); once the limit is reached, further samples are read as before. Every read from the cache
+    is a new copy, so changing a sample in place does not change the cache.
 
     The cache stores lists, tuples, dictionaries, strings, numbers, tensors and numpy arrays. The script's dataset
     object stays the same, and its attributes, copies and pickles are not affected.
@@ -27,31 +27,31 @@ class CacheSamples(Technique):
     In a script of your own, `loader = hotloop.cache_samples(loader)` does the same.
 
     ## When it helps
-    Reading a sample (decoding, resizing, tokenizing) takes much longer than copying it, and the training runs for
-    several epochs. It pays off from the second epoch on; the first one also fills the cache, which adds the time to
-    copy every sample once.
+    Reading a sample (decoding, resizing, tokenizing) takes much longer than copying it, and training runs for several
+    epochs. The cache pays off from the second epoch on; the first epoch also fills the cache, which adds the time of
+    copying every sample once.
 
     ## When it does not
-    In a run of one epoch it saves nothing. With several ranks, each rank keeps only the samples that it read itself,
-    and a sampler that shuffles over all ranks gives it other samples in the next epoch: N ranks need about N epochs to
-    fill their caches. It refuses the following, and says why:
+    In a run of one epoch, the cache saves nothing. With several ranks, each rank keeps only the samples that it read
+    itself, and a sampler that shuffles over all ranks gives it other samples in the next epoch: N ranks need about N
+    epochs to fill their caches. hotloop does not cache in the following cases, and reports the reason:
 
     - samples that draw random numbers from torch, random, numpy or a generator of the dataset: caching them would
       freeze their augmentation
     - samples that differ when they are read twice, or whose reading sets attributes of the dataset
-    - samples of types that it cannot store, such as PIL images; iterable datasets; keys other than integers
+    - samples of types that the cache cannot store, such as PIL images; iterable datasets; keys other than integers
     - workers that are not forked
 
-    It keeps watching while the training runs. It ends the cache and says why if a read draws random numbers, if one of
-    the samples that it still reads twice (the first ones of each process, then one in 128) has changed, if the script
-    changes the dataset, or if reading a sample takes less than twice as long as copying it.
+    hotloop keeps watching during training. It ends the cache and reports the reason if a read draws random numbers, if
+    one of the samples that it still reads twice (the first samples of each process, then one in 128) has changed, if
+    the script changes the dataset, or if reading a sample takes less than twice as long as copying it.
 
     ## Numerics
-    Exact: the samples have the same bits, and no random number is drawn or left out.
+    Exact: the samples have the same bits, and the random draws stay the same.
     """
 
     id = "cache-samples"
-    summary = "cache the samples that the dataset returns, in shared memory, for the next epochs"
+    summary = "cache the dataset's samples in shared memory for the next epochs"
     numerics = Numerics.EXACT
     stage = Stage.LOADER
     source = Wrapped(function="cache_samples", names=("most_bytes",))

@@ -1,4 +1,4 @@
-"""compile-model and dynamic-shapes: what torch.compile compiles, and for which shapes."""
+"""compile-model and dynamic-shapes: which parts torch.compile compiles, and for which shapes."""
 
 from __future__ import annotations
 
@@ -23,41 +23,43 @@ class CompileModel(Technique):
     ## What it does
     Compiles the model in place (`Module.compile`), so its class, `state_dict` and pickles stay as they are. `regional`
     compiles each repeated block by itself: one compilation serves all blocks and takes a fraction of the time. Under
-    DistributedDataParallel the inner module is compiled, and Dynamo splits its graph at DDP's buckets, so communication
-    still overlaps with backward. Under FSDP2 the blocks are compiled inside their sharding hooks. A model that the
-    script compiles itself is left alone. Where compiling fails, that part runs as before and torch prints why, unless
-    `fullgraph` asks for an error. `backward(retain_graph=True)` works as before: compiled backwards keep what the
-    forward saved (`donated_buffer = False`).
+    DistributedDataParallel, the inner module is compiled, and Dynamo splits its graph at DDP's buckets, so
+    communication still overlaps with backward. Under FSDP2, the blocks are compiled inside their sharding hooks.
+    hotloop leaves a model alone that the script itself compiles. If a part cannot be compiled, it runs as before and
+    torch prints the reason, unless `fullgraph` asks for an error. `backward(retain_graph=True)` works as before:
+    compiled backwards keep the buffers that the forward saved (`donated_buffer = False`).
 
     ## When it helps
-    Much of the time goes to pointwise operators, normalizations and softmax, which eager mode runs one by one. On a 10
-    million parameter transformer on one CPU core, compiling alone gave a speedup of 1.05x in float32 and 1.16x to 1.24x
-    under bf16 (torch 2.13, CPU time, n = 7). Compiling took 24 to 40 s: about 1,200 steps to break even.
+    It helps if much of the time goes to pointwise operators, normalizations and softmax, which eager mode runs one by
+    one. For a 10 million parameter transformer on one CPU core, compiling by itself gave a speedup of 1.05x in float32
+    and 1.16x to 1.24x under bf16 (torch 2.13, CPU time, n = 7). Compiling took 24 to 40 s, so it took about 1,200 steps
+    to break even.
 
     Which `mode` to use, according to the documentation of `torch.compile` in torch 2.13 and
     `torch._inductor.list_mode_options()`:
 
-    - `default`: start here. It fuses operators and compiles fastest.
-    - `reduce-overhead`: the same code, launched as CUDA graphs. For a GPU that waits for the host: small batches, many
-      short kernels (rule `launch-bound`). It uses more memory, because the graphs' workspace stays allocated, and has
-      no effect where a graph cannot be recorded: inputs changed in place, varying shapes, work on the CPU.
-      `TORCH_LOGS=perf_hints` shows why.
+    - `default`: start here. This mode fuses operators and has the shortest compile time.
+    - `reduce-overhead`: the same code, launched as CUDA graphs. Use it if the GPU waits for the host because of small
+      batches or many short kernels (rule `launch-bound`). It uses more memory, because the graphs' workspace stays
+      allocated. It has no effect if a graph cannot be recorded because inputs change in place, shapes vary, or the work
+      runs on the CPU. `TORCH_LOGS=perf_hints` shows why.
     - `max-autotune`: also times several kernels (Triton or templates) for every matrix product and convolution, picks
-      the fastest, and turns on CUDA graphs. For long runs dominated by matrix products and convolutions: compiling
-      takes much longer.
-    - `max-autotune-no-cudagraphs`: the same without CUDA graphs, if they do not fit in memory or cannot be recorded.
+      the fastest, and turns on CUDA graphs. Use it for long runs that are dominated by matrix products and
+      convolutions, because compiling takes much longer.
+    - `max-autotune-no-cudagraphs`: the same without CUDA graphs. Use it if the graphs do not fit in memory or cannot be
+      recorded.
 
-    On a CPU there are no CUDA graphs: `reduce-overhead` does what `default` does.
+    On a CPU, there are no CUDA graphs, and `reduce-overhead` does the same as `default`.
 
     ## When it does not
-    Short runs. Shapes that change all the time (set `dynamic = true` for them). LSTM and GRU layers, and prints and
-    branches on tensor values, which break the graph. Models whose script differentiates gradients (`create_graph=True`)
-    are left alone: torch cannot do that with compiled code.
+    Compiling does not pay off in short runs or if shapes change all the time (set `dynamic = true` for such shapes).
+    LSTM and GRU layers, prints, and branches on tensor values break the graph. hotloop leaves models alone whose script
+    differentiates gradients (`create_graph=True`), because torch does not support this for compiled code.
 
     ## Numerics
     Reordered: fused operators keep intermediate results and sum in another order. Resampled if the forward draws random
-    numbers (dropout): from the same seed, inductor's code draws different numbers than eager mode. hotloop detects this
-    at the first forward, from the state of torch's generator.
+    numbers (dropout): from the same seed, inductor's code draws different numbers from those of eager mode. hotloop
+    detects this at the first forward, from the state of torch's generator.
     """
 
     id = "compile-model"
@@ -78,7 +80,7 @@ class CompileModel(Technique):
 
     def check(self, settings: Mapping[str, Value], strategy: Strategy) -> str | None:
         if settings["block"] is not None and not settings["regional"]:
-            return "block needs regional = true: without it the whole model is compiled"
+            return "block needs regional = true: without it, the entire model is compiled"
         return None
 
     def change_model(self, model: Any, settings: Mapping[str, Value], context: Context) -> Effect:
@@ -220,13 +222,14 @@ class DynamicShapes(Technique):
     variables of the compiled code.
 
     ## When it helps
-    Batches whose length keeps changing: each new length triggers a recompilation of several seconds. The finding
-    `recompilation` measures that time in the run.
+    It helps if the length of batches keeps changing: each new length triggers a recompilation that takes several
+    seconds. The finding `recompilation` measures that time in the run.
 
     ## When it does not
-    A handful of shapes, all compiled in the first steps: code for one shape is faster than code for all. Guards on
-    things other than shapes (Python numbers, types). Modes that record CUDA graphs, one per shape: those calls are left
-    alone. So is the script's `dynamic=False`, unless the strategy sets `override = true`.
+    With only a few shapes, all of which are compiled in the first steps, code for a single shape is faster than code
+    for all shapes. Recompilation through guards on other properties (Python numbers, types) stays. hotloop leaves calls
+    alone whose mode records a CUDA graph for each shape, and the script's `dynamic=False` unless the strategy sets
+    `override = true`.
 
     ## Numerics
     Reordered: torch may choose other kernels, which sum in another order.

@@ -17,38 +17,42 @@ class CompressGradients(Technique):
     Registers a communication hook with DistributedDataParallel. `method` is `bf16` or `fp16` (half of float32's bytes),
     `int8` (a quarter: integers with one scale per 1,024 elements), `topk` (the largest elements of each parameter's
     gradient with their indices: `ratio` 0.01 is 2 % of the bytes between two ranks) or `powersgd` (each matrix as two
-    thin ones of rank `rank`). What `int8`, `topk` and `powersgd` do not send, each rank keeps and adds to its next
-    gradient. All ranks get the same gradient, bit for bit.
+    thin matrices of rank `rank`). With `int8`, `topk` and `powersgd`, each rank keeps the part of the gradient that is
+    not sent, and adds it to its next gradient. All ranks get the same gradient, bit for bit.
 
-    `topk` and `powersgd` can begin late: the first `warm_up_steps` exchanges then use `bf16`. With `topk`, the
-    optimizer steps without momentum, because late gradients and momentum do not go together: inside a step, Adam's
-    beta1 is at most `most_momentum`, and SGD's momentum acts before the selection (Deep Gradient Compression, arXiv
-    1712.01887). Other optimizers keep theirs. What the script and its checkpoints see of the optimizer does not change.
+    `topk` and `powersgd` can begin later in the run: the first `warm_up_steps` exchanges then use `bf16`. With `topk`,
+    the optimizer steps without momentum, because momentum does not work well with delayed gradients: inside a step,
+    Adam's beta1 is at most `most_momentum`, and SGD's momentum acts before the selection (Deep Gradient Compression,
+    arXiv 1712.01887). Other optimizers keep their momentum. The optimizer looks the same to the script and in its
+    checkpoints.
 
     ## When it helps
-    The link between the ranks is slow, so compressing costs less time than sending fewer bytes saves. Bytes sent
-    relative to plain DDP, counted at the interfaces of two gloo ranks with 8 layers of 512 x 512: `bf16` 0.500, `int8`
-    0.253, `topk` 0.0203, `powersgd` 0.0188. At 100 mbit, a step with 25 million parameters took 8.9 s plain, 4.5 s with
-    `bf16`, 2.4 s with `int8`, 0.56 s with `powersgd` and 0.40 s with `topk`; at 1 gbit 1.04, 0.61, 0.57, 0.55 and 0.40
-    s (least of n = 10, 2026-11-23, two cores that other programs used as well: docs/link-choice.md).
+    It helps if the link between the ranks is so slow that sending fewer bytes saves more time than compressing costs.
+    These are the bytes sent relative to plain DDP, counted at the interfaces of two gloo ranks with 8 layers of 512 x
+    512: `bf16` 0.500, `int8` 0.253, `topk` 0.0203, `powersgd` 0.0188. At 100 Mbit/s, a step with 25 million parameters
+    took 8.9 s with plain DDP, 4.5 s with `bf16`, 2.4 s with `int8`, 0.56 s with `powersgd` and 0.40 s with `topk`; at 1
+    Gbit/s, it took 1.04, 0.61, 0.57, 0.55 and 0.40 s (minimum of n = 10, 2026-11-23, two cores that other programs used
+    as well: docs/link-choice.md).
 
     ## When it does not
-    On a fast link, compressing costs more than it saves; on very busy cores no method was clearly faster at 1 gbit, and
-    `int8` and `powersgd` were slower. It does nothing on one rank, under FSDP (see `reduce_dtype` of fsdp2), with
-    gradients other than float32, or if the model has its own communication hook. `int8`, `topk` and `powersgd` need
-    memory for another copy of the gradients. A script's own checkpoints do not hold what the ranks keep, so a restart
-    begins at zero, including the warm-up. The Trainer's checkpoints do hold it. A script that averages after each
-    micro-batch reaches the end of the warm-up earlier. A trial of `hotloop tune` that is no longer than the warm-up
-    measures only the warm-up.
+    On a fast link, compressing costs more than it saves; on very busy cores, no method was clearly faster at 1 Gbit/s,
+    and `int8` and `powersgd` were slower. The technique does nothing on one rank, under FSDP (see `reduce_dtype` of
+    fsdp2), with gradients other than float32, or if the model has its own communication hook. `int8`, `topk` and
+    `powersgd` need memory for another copy of the gradients. A script's own checkpoints do not contain the parts that
+    the ranks keep, so these parts and the warm-up start again at zero after a restart. The Trainer's checkpoints do
+    contain them. A script that averages after each micro-batch reaches the end of the warm-up earlier. A trial of
+    `hotloop tune` that is no longer than the warm-up measures only the warm-up.
 
     ## Numerics
     Lossy: gradients are rounded, or arrive later. Compare the loss. After 2,000 steps of a small language model with
-    AdamW (3 seeds; limit 4.4 %, the spread of plain's seeds), the loss with `bf16`, `fp16` and `int8` was within 0.1 %
-    of plain's. With `topk` it ended 1.1 % above plain's, with `warm_up_steps = 100` 1.3 % below, and with the
-    optimizer's own momentum (`most_momentum = 0.999`) 29 % above; with SGD, 7 % above SGD alone. With `powersgd` from
-    the first step it ended 8 % above, and with `warm_up_steps = 500`, which sends 0.177 of plain's bytes overall, 3.7 %
-    above ([table](communication-quality.md)). Use `powersgd` or `topk` only if your own loss tolerates it. A gradient
-    that is infinite or NaN on one rank becomes so on all ranks, so a GradScaler skips the step everywhere.
+    AdamW (3 seeds; the limit of 4.4 % is the spread over the seeds of plain DDP), the loss with `bf16`, `fp16` and
+    `int8` was within 0.1 % of the loss of plain DDP. With `topk`, it ended 1.1 % above plain DDP; with `topk` and
+    `warm_up_steps = 100`, it ended 1.3 % below; and with `topk` and the optimizer's own momentum (`most_momentum =
+    0.999`), 29 % above. With SGD and `topk`, it ended 7 % above SGD without compression. With `powersgd` from the first
+    step on, it ended 8 % above plain DDP; with `powersgd` and `warm_up_steps = 500`, which sends 0.177 of the bytes of
+    plain DDP overall, it ended 3.7 % above ([table](communication-quality.md)). Use `powersgd` or `topk` only if your
+    own loss tolerates it. A gradient that is infinite or NaN on one rank becomes infinite or NaN on all ranks, so a
+    GradScaler skips the step everywhere.
     """
 
     id = "compress-gradients"

@@ -1,4 +1,5 @@
-"""ddp-buckets and ddp-settings: what DistributedDataParallel sends at a time, and what it does without."""
+"""ddp-buckets and ddp-settings: how much DistributedDataParallel sends at a time, and which of its features are turned
+off."""
 
 from __future__ import annotations
 
@@ -19,17 +20,18 @@ class DdpBuckets(Technique):
     Sets `bucket_cap_mb`, the size of the buckets in which DistributedDataParallel sends gradients.
 
     ## When it helps
-    Many small buckets: each all-reduce pays its latency whatever its size, 0.04 ms with NCCL on one host and about 0.25
-    ms with gloo (rules of thumb). A smaller cap helps if one huge bucket leaves nothing to overlap: 25 million
-    parameters over a link of 1 Gbit/s took 1857 ms a step with 1 MiB and 2701 ms with 200 MiB (two gloo ranks, least of
-    three to five, on a busy machine: only the direction is certain).
+    It helps with many small buckets: each all-reduce costs its latency whatever its size, 0.04 ms with NCCL on one host
+    and about 0.25 ms with gloo (rules of thumb). A smaller cap helps if one huge bucket leaves nothing to overlap: with
+    25 million parameters over a link of 1 Gbit/s, a step took 1857 ms with 1 MiB and 2701 ms with 200 MiB (two gloo
+    ranks, minimum of three to five, on a busy machine, so only the direction is certain).
 
     ## When it does not
-    Communication that already overlaps with backward. A list of sizes (`bucket_cap_mb_list`) is left alone. A size that
-    the script chose stays, unless the strategy sets `override = true`.
+    It saves nothing if communication already overlaps with backward. hotloop leaves a list of sizes
+    (`bucket_cap_mb_list`) alone. A size that the script chose stays unless the strategy sets `override = true`.
 
     ## Numerics
-    Reordered: other buckets may add the ranks' gradients in another order. Two ranks give equal bits.
+    Reordered: with different buckets, the ranks' gradients may be added in another order. With two ranks, the bits are
+    equal.
     """
 
     id = "ddp-buckets"
@@ -88,29 +90,30 @@ OTHER_KEYS = ("gradient_as_bucket_view", "static_graph")
 class DdpSettings(Technique):
     """
     ## What it does
-    Turns off `find_unused_parameters` once it has seen that the scan finds nothing: for `watch_steps` backwards every
-    parameter gets its gradient on every rank, and no forward of the model has a branch that could skip a part later.
-    Then, between two steps, DDP gets a new reducer without the scan. On request it also sets `gradient_as_bucket_view`
-    (gradients are stored in the buffers they are sent from) and `static_graph`.
+    Turns off `find_unused_parameters` once hotloop has seen that the scan finds nothing: for `watch_steps` backwards,
+    every parameter must get its gradient on every rank, and the model's forward must not contain a branch that could
+    skip a part later. Then, between two steps, DDP gets a new reducer without the scan. On request it also sets
+    `gradient_as_bucket_view` (gradients are stored in the buffers from which they are sent) and `static_graph`.
 
     ## When it helps
-    The scan walks the autograd graph on the host before every backward, and exchanges a map of the parameters that were
-    used, which matters in models of many small operations. `gradient_as_bucket_view` saves a copy of all gradients and
-    the memory it takes. With both set, 25 million parameters over 1 Gbit/s took 2117 ms with them and 2169 ms without,
-    no difference beyond noise (two gloo ranks, on a busy machine).
+    The scan walks the autograd graph on the host before every backward, and exchanges a map of the used parameters,
+    which matters in models with many small operations. `gradient_as_bucket_view` saves a copy of all gradients and the
+    memory of that copy. With 25 million parameters over 1 Gbit/s, a step took 2117 ms with both settings and 2169 ms
+    without them; the difference is not larger than the noise (two gloo ranks, on a busy machine).
 
     ## When it does not
-    Models that do skip parts, and models whose forward has branches: hotloop cannot know that every part is always
-    used. Set `assume_all_used = true` if you know it; if a parameter is skipped all the same, torch stops the training
-    or a rank hangs. `static_graph = true` promises torch that the graph never changes.
+    It does not apply to models that skip parts, or to models whose forward has branches, because hotloop cannot know
+    that every part is always used. If you know that, set `assume_all_used = true`; if a parameter is skipped
+    nevertheless, torch stops training or a rank hangs. `static_graph = true` promises torch that the graph never
+    changes.
 
     ## Numerics
-    Reordered: without the scan DDP may regroup its buckets, and add the ranks' gradients in another order. Two ranks
-    give equal bits.
+    Reordered: without the scan, DDP may regroup its buckets and add the ranks' gradients in another order. With two
+    ranks, the bits are equal.
     """
 
     id = "ddp-settings"
-    summary = "change options of DistributedDataParallel"
+    summary = "change DistributedDataParallel options"
     numerics = Numerics.REORDERED
     numerics_note = ", often exact"
     stage = Stage.PARALLEL
@@ -136,7 +139,7 @@ class DdpSettings(Technique):
             name="assume_all_used",
             kind=bool,
             default=False,
-            help="set it if no branch of the model skips a parameter",
+            help="set this if no branch of the model skips a parameter",
         ),
         Setting(name="gradient_as_bucket_view", kind=bool, default=None, help="default: as in the script"),
         Setting(name="static_graph", kind=bool, default=None, help="default: as in the script"),

@@ -28,16 +28,18 @@ FOREACH_AT = {"clip_grad_norm_": 4, "clip_grad_value_": 2}
 class ForeachClipping(Technique):
     """
     ## What it does
-    Calls `torch.nn.utils.clip_grad_norm_` and `clip_grad_value_` without the script's `foreach=False`: norms and
-    scaling of all gradients take a few calls, where torch supports that for these tensors. A loop in the script is its
-    own code, which hotloop cannot replace: write `torch.nn.utils.clip_grad_norm_(parameters, max_norm)` instead.
+    Calls `torch.nn.utils.clip_grad_norm_` and `clip_grad_value_` without the script's `foreach=False`: computing the
+    norms of all gradients and scaling them then takes a few calls, if torch supports that for these tensors. hotloop
+    cannot replace a loop in the script's own code: in that case, write `torch.nn.utils.clip_grad_norm_(parameters,
+    max_norm)` instead.
 
     ## When it helps
-    Many small gradients, each of which otherwise costs several operators and their Python overhead. The probe after a
-    run measures it on the tensors of that run.
+    It helps with many small gradients, each of which otherwise costs several operators and their Python overhead. The
+    probe after a run measures the saving on the tensors of that run.
 
     ## When it does not
-    Few large gradients, which are memory-bound either way. Calls that do not pass `foreach` use the list form already.
+    It saves nothing for a few large gradients, which are memory-bound either way. Calls that do not pass `foreach`
+    already use the list form.
 
     ## Numerics
     Reordered: the same norms and the same factor; on a CPU the bits are the same.
@@ -86,17 +88,17 @@ WATCHED = 4
 class ZeroGradToNone(Technique):
     """
     ## What it does
-    Where the script calls `zero_grad(set_to_none=False)`, sets gradients to None. Backward then writes them instead of
-    adding to zeros. If such a parameter gets no gradient in a step, it gets zeros before the optimizer steps, as the
-    script requested.
+    Sets gradients to None where the script calls `zero_grad(set_to_none=False)`. Backward then writes the gradients
+    instead of adding them to zeros. If a parameter gets no gradient in a step, its gradient is set to zeros before the
+    optimizer steps, as the script requested.
 
     ## When it helps
-    It saves a pass that writes all gradients, a pass that reads them, and their memory between steps.
+    It saves one pass that writes all gradients, one pass that reads them, and their memory between steps.
 
     ## When it does not
-    A call without `set_to_none=False` does this already. Gradients that are parts of a larger buffer (apex, DeepSpeed,
-    DDP with `gradient_as_bucket_view`), and CUDA graphs, which need gradients to stay where they are. A script that
-    reads `p.grad` before backward finds None: check for that first.
+    A call without `set_to_none=False` already does this. The technique does not apply to gradients that are parts of a
+    larger buffer (apex, DeepSpeed, DDP with `gradient_as_bucket_view`), or to CUDA graphs, which need gradients to stay
+    at the same address. A script that reads `p.grad` before backward finds None: check for that first.
 
     ## Numerics
     Exact: zero plus a gradient is that gradient.

@@ -17,35 +17,36 @@ MOST_SIMULATED = 20_000
 class GroupByLength(Technique):
     """
     ## What it does
-    Changes the order of the training's samples: the shuffled order is cut into windows of `mega_batches` batches, each
+    Changes the order of the training samples: the shuffled order is cut into windows of `mega_batches` batches, each
     window is sorted by length and cut into batches, and the batches are shuffled. Small datasets get smaller windows,
-    at least four in an epoch (fewer only where a window would hold less than two batches), because in a single window
-    the same samples would share a batch in every epoch. Every epoch still has each sample once, in a different order
-    each time; the sampler draws the same random numbers as before. With a DistributedSampler the windows span all
-    ranks, so that at each step all ranks have batches of similar length. Passes without gradients (validation) keep
+    at least four in an epoch (fewer only if a window would hold less than two batches), because in a single window, the
+    same samples would share a batch in every epoch. Every epoch still contains each sample once, in a different order
+    each time; the sampler draws the same random numbers as before. With a DistributedSampler, the windows span all
+    ranks, so that all ranks have batches of similar length in each step. Passes without gradients (validation) keep
     their order.
 
-    Lengths come from a list of the dataset (`self.lengths`, or a list of sequences that agrees with the samples), or
-    else from reading every sample once in a forked process, for at most `measure_s` seconds.
+    Lengths come from a list in the dataset (`self.lengths`, or a list of sequences that agrees with the samples). If
+    there is none, hotloop reads every sample once in a forked process, for at most `measure_s` seconds.
 
-    In a script of your own, `loader = hotloop.group_by_length(loader)` does the same; if you know the lengths, so does
-    `sampler=hotloop.LengthGroupedSampler(lengths, batch_size)`. The Transformers Trainer has an option for it
-    (`group_by_length=True`, in newer versions `train_sampling_strategy="group_by_length"`).
+    In a script of your own, `loader = hotloop.group_by_length(loader)` does the same. If you know the lengths, use
+    `sampler=hotloop.LengthGroupedSampler(lengths, batch_size)`. The Transformers Trainer has an option for grouping by
+    length (`group_by_length=True`, or `train_sampling_strategy="group_by_length"` in newer versions).
 
     ## When it helps
-    Lengths vary, and `collate_fn` pads each batch to its longest sample. The report shows the share of padding before
-    and after, computed from the lengths.
+    It helps if lengths vary and `collate_fn` pads each batch to its longest sample. The report shows the share of
+    padding before and after, computed from the lengths.
 
     ## When it does not
-    It refuses the following, and says why: batches that are padded to a fixed length (pad to the longest first),
-    batches with little padding, samples of one length, a dataset that cannot be measured in time, `shuffle=False`,
-    sampling with replacement, samplers and batch samplers of the script's own, and iterable datasets. On several ranks
-    it needs a DistributedSampler and a list of lengths, because every rank has to compute the same order. A step's time
-    then varies with its length, and a model that is compiled for fixed shapes sees more of them.
+    hotloop leaves the order unchanged in the following cases, and reports the reason: batches that are padded to a
+    fixed length (pad to the longest first), batches with little padding, samples of one length, a dataset that cannot
+    be measured in time, `shuffle=False`, sampling with replacement, the script's own samplers and batch samplers, and
+    iterable datasets. With several ranks, it needs a DistributedSampler and a list of lengths, because every rank has
+    to compute the same order. With grouping, the step time varies with the length of the batch, and a model that is
+    compiled for fixed shapes gets more different shapes.
 
     ## Numerics
-    Resampled: samples are batched with different neighbors. The mean over a batch's tokens weighs each token by its
-    batch, and batches of short samples hold fewer tokens. Compare the loss.
+    Resampled: samples share batches with different samples. If the loss is a mean over a batch's tokens, a token counts
+    more in a batch of short samples, which holds fewer tokens. Compare the loss.
     """
 
     id = "group-by-length"
@@ -60,8 +61,8 @@ class GroupByLength(Technique):
             name="mega_batches",
             kind=int,
             default=50,
-            help="batches that are sorted together, at most a quarter of the epoch; fewer mix the samples better, more "
-            "leave less padding",
+            help="number of batches that are sorted together, at most a quarter of the epoch; a smaller number mixes "
+            "the samples better, a larger number leaves less padding",
             least=2,
             most=1_000_000,
         ),
@@ -69,7 +70,7 @@ class GroupByLength(Technique):
             name="measure_s",
             kind=float,
             default=10.0,
-            help="seconds that reading every sample for its length may take",
+            help="time limit for reading every sample to measure its length, in seconds",
             least=0.1,
             most=3600.0,
         ),

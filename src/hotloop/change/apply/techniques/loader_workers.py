@@ -25,51 +25,56 @@ UNWRITTEN = "the workers' lower priority needs a worker_init_fn, forked workers 
 class LoaderWorkers(Technique):
     """
     ## What it does
-    Gives the training's DataLoader worker processes that live as long as the loader. The order of samples stays the
-    same, and so does every random draw of the main process: shuffling, dropout and the seeds of later passes match the
-    script without workers. Passes without gradients (validation) still load in the main process (`passes = "all"`
-    changes that), and so does a second iterator over the same loader while the first is active.
+    Gives the training DataLoader worker processes that live as long as the loader. The order of samples stays the same,
+    and so does every random draw of the main process: shuffling, dropout and the seeds of later passes match the script
+    without workers. Passes without gradients (validation) still load in the main process (`passes = "all"` changes
+    that), and so does a second iterator over the same loader while the first is active.
 
-    If the training's threads and the workers outnumber the cores, the workers run at a lower priority (`niceness`):
-    they fill the gaps in the computation, and take all cores while it waits for them. This applies to the script's own
-    workers too.
+    If compute threads and workers together outnumber the cores, the workers run at a lower priority (`niceness`): they
+    fill the gaps in the computation, and use all cores while the computation waits for them. This also applies to
+    workers that the script itself chose.
 
-    Before it acts, hotloop reads a few samples in a temporary forked process (at most about 1 s, 10 s if a single
-    sample takes longer), and searches the dataset for what a fork must not share.
+    Before adding workers, hotloop reads a few samples in a temporary forked process (for about 1 s at most, or 10 s if
+    a single sample takes longer), and searches the dataset for objects that a forked process must not share.
 
     ## When it helps
-    The step waits for its batches while cores are free, or loading waits for storage: 16 samples that took 5 ms each
-    arrived at 74 to 89 a second without workers and at 378 with two (2 CPU cores, torch 2.13). On two cores that the
-    training's two threads fill (a transformer of 10 million parameters that tokenizes as it goes), two workers saved
-    nothing at the same priority (step 431 to 490 ms, 433 to 466 without workers), but the step took 315 to 355 ms at
-    the lowest one (3 runs each).
+    It helps if the step waits for its batches while cores are free, or if loading waits for storage: batches of 16
+    samples that took 5 ms each arrived at 74 to 89 samples per second without workers and at 378 with two workers (2
+    CPU cores, torch 2.13). On two cores that two compute threads kept busy (a transformer of 10 million parameters that
+    tokenizes during training), two workers at the same priority saved nothing (431 to 490 ms per step, compared with
+    433 to 466 ms without workers), but at the lowest priority, the step took 315 to 355 ms (3 runs each).
 
     ## When it does not
-    All cores compute all the time: make the loading itself cheaper instead. If other programs want the cores,
-    low-priority workers come last (`niceness = 0` leaves their priority alone). It refuses the following, and says why:
+    If all cores compute all the time, make the loading itself cheaper instead. If other programs want the cores,
+    low-priority workers get them last (`niceness = 0` leaves the workers' priority alone). hotloop does not add workers
+    in the following cases, and reports the reason:
 
     - an IterableDataset, which has to split itself among its workers;
     - data pipes, and open files, databases, sockets and threads inside the dataset;
     - accelerator tensors in samples, and batches that cannot be sent between processes;
-    - a dataset with its own random generator (every worker would repeat its draws), or whose reads set its attributes;
+    - a dataset that has its own random generator (every worker would repeat its draws), or that sets its own attributes
+      when it is read;
     - a start method other than fork, if the script has no workers;
     - too little shared memory, and a sampler whose position is saved in checkpoints.
 
-    If the script chose more workers than the strategy, they stay, unless the strategy sets `override = true`.
+    If the script chose more workers than the strategy, the script's number stays unless the strategy sets `override =
+    true`.
 
-    If the script changes the dataset between passes, new workers get the changed one, unless it has since opened
-    something that a fork must not share; within a pass, the main process loads the rest. hotloop does not notice
-    elements replaced inside a list, or writes to a numpy array.
+    If the script changes the dataset between passes, new workers get the changed dataset, unless the dataset has since
+    opened something that a forked process must not share. If the change comes during a pass, the main process loads the
+    rest of that pass. hotloop does not notice if elements are replaced inside a list, or if the script writes to a
+    numpy array.
 
     ## Numerics
-    Exact if reading and collating draw no random numbers, as seen from the states of torch, random and numpy around a
-    few samples. Reordered if samples are computed by operators that torch spreads over threads (a worker has one).
-    Otherwise resampled: workers draw from their own seeds.
+    Exact if reading and collating draw no random numbers. hotloop checks this by comparing the states of torch, random
+    and numpy before and after a few reads. Reordered if samples are computed by operators that torch spreads over
+    threads (a worker has one). In all other cases, resampled: workers draw from their own seeds.
     """
 
     id = "loader-workers"
     summary = (
-        "load batches in worker processes, or in more of them: `num_workers`, `persistent_workers`, `prefetch_factor`"
+        "load batches in worker processes, or in more worker processes: `num_workers`, `persistent_workers`, "
+        "`prefetch_factor`"
     )
     numerics = Numerics.RESAMPLED
     stage = Stage.LOADER
@@ -100,8 +105,8 @@ class LoaderWorkers(Technique):
             name="niceness",
             kind=int,
             default=None,
-            help=f"niceness of the workers; by default {LOW_PRIORITY} if the training's threads and the workers "
-            "outnumber the cores, else 0",
+            help=f"niceness of the workers; by default {LOW_PRIORITY} if compute threads and workers outnumber the "
+            "cores, else 0",
             least=0,
             most=19,
         ),
@@ -141,7 +146,7 @@ class LoaderWorkers(Technique):
         if not is_plain(loader):
             return NotApplicable(why=f"{type(loader).__name__} overrides how iterators are created")
         if loader._dataset_kind == 1:
-            return NotApplicable(why=f"{type(loader.dataset).__name__} is iterable, and splits its data itself")
+            return NotApplicable(why=f"{type(loader.dataset).__name__} is iterable, and has to split its data itself")
         method = start_method(loader)
         refused = _refusal(loader, method)
         if refused is not None:
@@ -265,7 +270,7 @@ def _give(
     if reads.unstable and not had:
         return NotApplicable(
             why="reading a sample twice gives different data without using a global generator: the dataset has its "
-            "own generator, whose numbers every worker would repeat"
+            "own generator, and every worker would repeat its numbers"
         )
     if reads.changed and not had:
         return NotApplicable(

@@ -27,18 +27,18 @@ class Accumulation(Technique):
     """
     ## What it does
     The Trainer splits each batch into `micro_batches` parts, adds up their gradients and steps once, so the effective
-    batch stays the same. Each part's loss is weighted by its share of the samples, so a smaller last part is right too.
-    Ranks exchange gradients once a step. In your own loop, use `hotloop.train.accumulate.micro_batches`.
+    batch stays the same. Each part's loss is weighted by its share of the samples, so a smaller last part counts
+    correctly. Ranks exchange gradients once per step. In your own loop, use `hotloop.train.accumulate.micro_batches`.
 
     ## When it helps
-    The whole batch's activations do not fit: the peak becomes that of one micro-batch. Compared with four small steps,
-    4 parts save 3 of 4 exchanges between ranks; on two gloo ranks that share two cores, each saved exchange of 3.2 MB
-    saved 5.1 to 6.2 ms (3 to 5 interleaved pairs).
+    It helps if the activations of the entire batch do not fit in memory: peak memory becomes that of one micro-batch.
+    Compared with four small steps, 4 parts save 3 of 4 exchanges between ranks; on two gloo ranks that share two cores,
+    each avoided exchange of 3.2 MB saved 5.1 to 6.2 ms (3 to 5 interleaved pairs).
 
     ## When it does not
-    It does not cure low utilization: smaller matrices compute less per second. It saves no memory for parameters,
-    gradients or optimizer state. Losses that are not a mean over samples, BatchNorm and contrastive losses see the
-    micro-batch, not the batch.
+    It does not fix low utilization: smaller matrices compute less per second. It saves no memory for parameters,
+    gradients or optimizer state. Losses that are not a mean over samples, BatchNorm and contrastive losses work on the
+    micro-batch, not on the batch.
 
     ## Numerics
     Reordered for a mean loss over samples: the same sum in another order. A mean over tokens with padding changes,
@@ -65,19 +65,22 @@ class Accumulation(Technique):
 class NoSyncAccumulation(Technique):
     """
     ## What it does
-    Lets DistributedDataParallel keep gradients local for all micro-batches of a step except the last. From the first
-    steps, all ranks together learn the number of micro-batches. If a step comes early (the last, shorter one of an
-    epoch), its gradients are averaged too: they are exchanged before clipping, unscaling or the step uses them.
+    Makes DistributedDataParallel keep gradients local for all micro-batches of a step except the last. All ranks
+    together learn the number of micro-batches from the first steps. If a step has fewer micro-batches (the last,
+    shorter step of an epoch), its gradients are averaged too: they are exchanged before clipping, unscaling or the step
+    uses them.
 
     ## When it helps
-    Accumulation without `no_sync()`: with k micro-batches, k-1 exchanges of all gradients are saved. On two gloo ranks
-    that share two cores, each saved exchange of 3.2 MB saved 5.1 to 6.2 ms (3 to 5 interleaved pairs).
+    It helps with gradient accumulation without `no_sync()`: with k micro-batches, it saves k-1 exchanges of all
+    gradients. On two gloo ranks that share two cores, each avoided exchange of 3.2 MB saved 5.1 to 6.2 ms (3 to 5
+    interleaved pairs).
 
     ## When it does not
-    One backward per step. Scripts that read or change gradients by hand (`.grad`), or clip after every micro-batch:
-    they would see one rank's gradients. Communication hooks (except compress-gradients, which then compresses the sum
-    once per step), hooks on parameters, sparse gradients, `join()`, and `find_unused_parameters` (unless ddp-settings
-    turns it off). Code that is imported later and uses gradients between micro-batches would see local gradients.
+    It saves nothing with one backward per step. It does not apply to scripts that read or change gradients by hand
+    (`.grad`), or that clip after every micro-batch, because they would see the gradients of only one rank. It does not
+    apply with communication hooks (except compress-gradients, which then compresses the sum once per step), hooks on
+    parameters, sparse gradients, `join()`, or `find_unused_parameters` (unless ddp-settings turns it off). Code that is
+    imported later and uses gradients between micro-batches would see local gradients.
 
     ## Numerics
     Reordered: the same sum of gradients, first over micro-batches, then over ranks.

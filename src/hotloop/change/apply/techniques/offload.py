@@ -15,17 +15,17 @@ from hotloop.core.techniques import Applied, Context, Effect, MemorySaving, NotA
 class ActivationOffload(Technique):
     """
     ## What it does
-    Copies tensors that backward will need to the host during forward, and back when backward asks for them. Parameters
-    and small tensors stay where they are.
+    During forward, copies tensors that backward will need to the host, and copies them back when backward asks for
+    them. Parameters and small tensors stay on the device.
 
     ## When it helps
-    GPU memory is full and recomputing would cost more than copying: few operators on large tensors, and a fast link to
-    the host. Not measured yet: measure it yourself.
+    It helps if GPU memory is full and recomputing would cost more than copying, that is, with few operators on large
+    tensors and a fast link to the host. It has not been measured yet: measure it on your model.
 
     ## When it does not
-    On a CPU there is nowhere to offload to. The copies do not overlap with computation: at 25 GB/s a gigabyte costs 40
-    ms each way. Compiled models save their activations inside the graph, where hotloop cannot reach them, and
-    nn.DataParallel on several GPUs saves them in its own threads.
+    On a CPU, there is no other memory to use. The copies do not overlap with computation: at 25 GB/s, a gigabyte costs
+    40 ms in each direction. Compiled models save their activations inside the graph, where hotloop cannot reach them,
+    and nn.DataParallel on several GPUs saves them in its own threads.
 
     ## Numerics
     Exact: the same bits come back.
@@ -91,19 +91,19 @@ class OptimizerStateOffload(Technique):
     """
     ## What it does
     Moves the optimizer's state to pinned host memory after every step and back to the accelerator before the next one,
-    so that forward and backward can use its memory. Parameters and gradients stay where they are.
+    so that forward and backward can use its memory. Parameters and gradients stay on the device.
 
     ## When it helps
-    Memory peaks in forward or backward, and the state is large in comparison: Adam's state takes 8 bytes per float32
-    parameter (202.5 MB at 25 million parameters).
+    It helps if memory peaks in forward or backward and the state is large in comparison: Adam's state takes 8 bytes per
+    float32 parameter (202.5 MB at 25 million parameters).
 
     ## When it does not
-    The state crosses the bus twice a step, and is on the accelerator in full during the step. Guides report that
-    offloading in general makes training 20 to 30 % slower; hotloop has not measured it on a GPU. With several ranks,
-    zero-optimizer saves more and costs less. On a CPU there is nothing to move.
+    The state crosses the bus twice per step, and all of it is on the accelerator during the optimizer's step. Guides
+    report that offloading in general makes training 20 to 30 % slower; this technique has not been measured on a GPU.
+    With several ranks, zero-optimizer saves more and costs less. On a CPU, there is nothing to move.
 
     ## Numerics
-    Exact: bytes are copied there and back.
+    Exact: the bytes are only copied.
     """
 
     id = "optimizer-state-offload"
@@ -123,7 +123,7 @@ class OptimizerStateOffload(Technique):
         if any(group.get("capturable") for group in optimizer.param_groups):
             return NotApplicable(why="capturable=True is set, and a captured step keeps the addresses of its state")
         if not type(optimizer).__module__.startswith("torch.optim."):
-            return NotApplicable(why=f"{type(optimizer).__name__} may store its state elsewhere")
+            return NotApplicable(why=f"{type(optimizer).__name__} may store its state in another place")
         from torch.distributed.tensor import DTensor
 
         if any(isinstance(p, DTensor) for p in parameters):

@@ -18,14 +18,15 @@ class FusedOptimizer(Technique):
     of several passes for each. `state_dict()` stays as it would be without the switch.
 
     ## When it helps
-    The optimizer takes a visible share of the step: many small tensors on a GPU, any model on a CPU. The AdamW step of
-    a 10 million parameter transformer took 15 ms instead of 52 ms (torch 2.13, one CPU core, medians of 7).
+    It helps if the optimizer takes a visible share of the step, as with many small tensors on a GPU or with any model
+    on a CPU. The AdamW step of a 10 million parameter transformer took 15 ms instead of 52 ms (torch 2.13, one CPU
+    core, medians of 7).
 
     ## When it does not
-    Parameters that are not floating point or on a device without fused kernels, sparse gradients, an optimizer from
-    another library, or a subclass with its own step. The script's `capturable=True` and `differentiable=True` are left
-    alone; so are `fused=False` and any `foreach`, unless the strategy sets `override = true`. If sparse gradients first
-    appear during training, the fused form is turned off again.
+    It does not apply to parameters that are not floating point or that are on a device without fused kernels, to sparse
+    gradients, to an optimizer from another library, or to a subclass with its own step. hotloop leaves the script's
+    `capturable=True` and `differentiable=True` alone, and also `fused=False` and any `foreach` unless the strategy sets
+    `override = true`. If sparse gradients first appear during training, the fused form is turned off again.
 
     ## Numerics
     Reordered: the same formula, with intermediate results kept in registers.
@@ -68,15 +69,15 @@ class ForeachOptimizer(Technique):
     tensors, not once per tensor. `state_dict()` stays as it would be without the switch.
 
     ## When it helps
-    Many small tensors, and an optimizer without a fused form (NAdam, RAdam, Adadelta, RMSprop). On a CPU, where torch
-    does not choose it by itself, it saves little: 52 ms instead of 58 ms for the AdamW step of a 10 million parameter
-    transformer (torch 2.13, one CPU core, medians of 7). On a GPU torch chooses it by itself, so it helps only if the
-    script turned it off, which takes `override = true`.
+    It helps with many small tensors and an optimizer without a fused form (NAdam, RAdam, Adadelta, RMSprop). On a CPU,
+    where torch does not choose the foreach form by itself, it saves little: the AdamW step of a 10 million parameter
+    transformer took 52 ms instead of 58 ms (torch 2.13, one CPU core, medians of 7). On a GPU, torch chooses this form
+    by itself, so the technique helps only if the script turned the form off; it then needs `override = true`.
 
     ## When it does not
-    Where the fused form exists it is faster. Temporary lists need memory for one more copy of the parameters. A
-    learning rate that is a tensor, sparse gradients and optimizers with their own step are left alone. So are the
-    script's `foreach=False` and `fused=False`, unless the strategy sets `override = true`.
+    If the optimizer has a fused form, that form is faster. Temporary lists need memory for one more copy of the
+    parameters. hotloop leaves optimizers alone that have a learning rate in a tensor, sparse gradients or their own
+    step, and also the script's `foreach=False` and `fused=False` unless the strategy sets `override = true`.
 
     ## Numerics
     Reordered: the same formula, with factors combined in another order for some optimizers (NAdam).

@@ -15,24 +15,24 @@ class PinnedMemory(Technique):
     """
     ## What it does
     Sets `pin_memory=True` on the DataLoader: batches reach the loop in page-locked memory. The script's `.to(device)`
-    and `.cuda()` of such a batch then copy at full speed, and with `non_blocking` the host continues at once: the
-    device does the copy before the work that needs it.
+    and `.cuda()` of such a batch then copy at full speed, and with `non_blocking`, the host continues immediately: the
+    device makes the copy before the work that needs it.
 
     ## When it helps
-    The device timeline shows copies from pageable memory that do not overlap with kernels. This project has not
-    measured it yet: that takes an accelerator.
+    It helps if the device timeline shows copies from pageable memory that do not overlap with kernels. The technique
+    has not been measured on an accelerator yet.
 
     ## When it does not
-    Without an accelerator there is nothing to copy to: not applicable. Batches that are already on the accelerator
-    cannot be pinned, and workers that are not forked may send such batches. Batches of a few kilobytes copy in
-    microseconds either way. Without workers, pinning runs in the main process and costs a copy there, so such a loader
-    is left alone. The host cannot page pinned memory out.
+    Without an accelerator, the technique does not apply, because there is no device to copy to. Batches that are
+    already on the accelerator cannot be pinned, and workers that are not forked may send such batches. Batches of a few
+    kilobytes copy in microseconds either way. Without workers, pinning runs in the main process and costs a copy there,
+    so hotloop leaves such a loader alone. The host cannot page out pinned memory.
 
-    `non_blocking` changes the script's own copies from pinned batches and needs `hotloop run`; with the API, your loop
-    can set it itself. Do not use it with a script that overwrites a batch on the host right after copying it.
+    `non_blocking` changes the script's own copies from pinned batches and needs `hotloop run`; if you use the API, set
+    it in your own loop. Do not use it with a script that overwrites a batch on the host right after copying it.
 
     ## Numerics
-    Exact: the same bytes.
+    Exact: the bytes stay the same.
     """
 
     id = "pinned-memory"
@@ -72,7 +72,9 @@ class PinnedMemory(Technique):
         if loader._iterator is not None:
             return NotApplicable(why="the loader's iterator already exists")
         if not loader.num_workers:
-            return NotApplicable(why="without workers the main process pins, which costs the copy that it saves")
+            return NotApplicable(
+                why="without workers, the main process pins batches, which costs the copy that pinning saves"
+            )
         if start_method(loader) != "fork":  # a forked worker cannot use the accelerator of its parent
             return NotApplicable(why="workers that are not forked may send batches that are on the accelerator")
         loader.pin_memory = True

@@ -29,22 +29,22 @@ FULL = "highest"
 class MatmulPrecision(Technique):
     """
     ## What it does
-    Calls `torch.set_float32_matmul_precision(precision)` before the script's own code runs, for the whole process. On
-    NVIDIA GPUs from Ampere on, 'high' and 'medium' let float32 matrix products use TF32 units. On a CPU, 'medium' lets
-    oneDNN compute them in bfloat16. Without a `precision`, hotloop sets 'high', and 'medium' once it sees the model on
-    a CPU. A script that sets the precision itself keeps it.
+    Calls `torch.set_float32_matmul_precision(precision)` before the script's own code runs. The setting applies to the
+    entire process. On NVIDIA GPUs from Ampere on, 'high' and 'medium' let float32 matrix products use TF32 units. On a
+    CPU, 'medium' lets oneDNN compute them in bfloat16. Without a `precision`, hotloop sets 'high', and changes to
+    'medium' once it sees the model on a CPU. If the script itself sets the precision, that value stays.
 
     ## When it helps
-    float32 models dominated by matrix products. A 10 million parameter transformer went from 273 to 197 CPU-ms a step
-    on a core with AMX, with nothing else changed (torch 2.13, n = 7, interleaved).
+    It helps float32 models that are dominated by matrix products. A 10 million parameter transformer went from 273 to
+    197 CPU-ms per step on a core with AMX, with nothing else changed (torch 2.13, n = 7, interleaved).
 
     ## When it does not
-    Under autocast the products are bfloat16 or float16 anyway. GPUs before Ampere and CPUs without bfloat16 units
+    Under autocast, the products are in bfloat16 or float16 anyway. GPUs before Ampere and CPUs without bfloat16 units
     compute as before. Convolutions on CUDA already use TF32 (`torch.backends.cudnn.allow_tf32`). Matrix products
     outside the model, such as a decomposition of the data before training, lose bits too.
 
     ## Numerics
-    Lossy: inputs of products are rounded to 10 bits of mantissa (TF32) or 7 (bfloat16); sums stay float32.
+    Lossy: the inputs of products are rounded to 10 bits of mantissa (TF32) or 7 bits (bfloat16); sums stay float32.
     """
 
     id = "matmul-precision"
@@ -111,22 +111,24 @@ class ThreadCount(Technique):
     """
     ## What it does
     Calls `torch.set_num_threads(torch_threads)` before the script's own code runs, and sets OMP_NUM_THREADS for the
-    other libraries of the process, unless it is set already. A number in the strategy overrides OMP_NUM_THREADS.
-    Without a number, hotloop divides the cores of the process (the smaller of affinity and the container's quota) by
-    the ranks of the host, and keeps the number that OMP_NUM_THREADS chose.
+    other libraries of the process, unless the variable is already set. A number in the strategy overrides
+    OMP_NUM_THREADS. Without a number, hotloop divides the number of cores of the process (the CPU affinity or the
+    container's quota, whichever is smaller) by the number of ranks on the host. If OMP_NUM_THREADS is set, hotloop
+    keeps that number.
 
-    A call of `torch.set_num_threads` in the script stays, and the report shows it. With `override = true`, every such
-    call sets the strategy's number instead; in a DataLoader worker (its `worker_init_fn`) it leaves the one thread that
-    torch gives a worker.
+    A call of `torch.set_num_threads` in the script stays in effect, and the report shows it. With `override = true`,
+    every such call sets the strategy's number instead. In a DataLoader worker (in its `worker_init_fn`), the call then
+    keeps the single thread that torch gives a worker.
 
     ## When it helps
-    More compute threads than cores: the threads of an operator meet at a barrier, and some wait for a core while the
-    others spin. The rule `oversubscription` has a probe that times this model's own operators with both numbers. In
-    containers, torch counts the cores of the host, not those of the quota. torchrun sets one thread per rank unless
-    OMP_NUM_THREADS is set, which leaves cores idle in CPU training.
+    It helps if there are more compute threads than cores: the threads of an operator meet at a barrier, and some wait
+    for a core while the others spin. The rule `oversubscription` has a probe that times this model's own operators with
+    both numbers of threads. In containers, torch counts the cores of the host, not those in the quota. torchrun sets
+    one thread per rank unless OMP_NUM_THREADS is set, which leaves cores idle in CPU training.
 
     ## When it does not
-    Training on an accelerator hardly uses these threads. Small operators run on one thread whatever the number.
+    Training on an accelerator hardly uses these threads. Small operators run on one thread, whatever the number of
+    threads.
 
     ## Numerics
     Reordered: sums are split over a different number of threads.
@@ -229,21 +231,22 @@ OPTION = "expandable_segments"
 class ExpandableSegments(Technique):
     """
     ## What it does
-    Adds `expandable_segments:True` to PYTORCH_CUDA_ALLOC_CONF before the training starts (or to PYTORCH_ALLOC_CONF if
-    that is set): torch's CUDA allocator then grows a few large address ranges instead of asking the driver for a new
-    segment whenever no free block is large enough. The rest of the variable stays.
+    Adds `expandable_segments:True` to PYTORCH_CUDA_ALLOC_CONF before the training process starts (or to
+    PYTORCH_ALLOC_CONF if that variable is set): torch's CUDA allocator then grows a few large address ranges instead of
+    asking the driver for a new segment whenever no free block is large enough. The rest of the variable's value stays.
 
     ## When it helps
-    Batches of many sizes, where much memory is reserved and little is allocated, allocations fail and are retried
-    (`allocator-thrash`), or the training runs out of memory although enough is free. Not measured here yet.
+    It helps with batches of many sizes if much memory is reserved but little is allocated, if allocations fail and are
+    retried (`allocator-thrash`), or if the run runs out of memory although enough memory is free. It has not been
+    measured yet.
 
     ## When it does not
-    CPU training: nothing reads the variable. Shapes that repeat: there is nothing to gain. `backend:cudaMallocAsync`
-    does not support it. If the variable already mentions expandable segments, it is left alone. Through the API it
-    comes too late: the allocator reads the variable once.
+    In CPU training, nothing reads the variable. If shapes repeat, there is nothing to gain. `backend:cudaMallocAsync`
+    does not support expandable segments. If the variable already mentions them, hotloop leaves it alone. The API cannot
+    apply this technique, because the allocator reads the variable only once, at the start.
 
     ## Numerics
-    Exact: other addresses, the same values.
+    Exact: addresses change, but the values stay the same.
     """
 
     id = "expandable-segments"
@@ -288,22 +291,22 @@ class GcFreeze(Technique):
     ## What it does
     After `warmup_steps` steps, collects garbage once and calls `gc.freeze()`: later collections skip everything that is
     alive then (dataset, model, libraries). With `every`, automatic collection is off from then on, and a collection
-    runs every `every` steps, at the same step on every rank. With `remove_explicit`, `gc.collect()` in the script
-    collects young objects only, where it is called through the module.
+    runs every `every` steps, at the same step on every rank. With `remove_explicit`, a `gc.collect()` in the script
+    collects only young objects, if it is called through the module.
 
     ## When it helps
-    Datasets held as Python objects: a full collection visits each object, again and again, and frees next to nothing.
-    With 100,000 small objects in a list, a full collection takes 85 ms, and less than 0.1 ms once they are frozen
-    (Python 3.11 on one core of an AMD EPYC, least of 7). With several ranks, each pauses at a different moment and the
-    others wait; `every` makes them pause together.
+    It helps with datasets that are held as Python objects: each full collection visits every object and frees next to
+    nothing. With 100,000 small objects in a list, a full collection takes 85 ms, and less than 0.1 ms once they are
+    frozen (Python 3.11 on one core of an AMD EPYC, minimum of 7). With several ranks, each rank pauses at a different
+    moment and the others wait; `every` makes all ranks pause together.
 
     ## When it does not
-    Programs with garbage in the frozen part: cycles that die later are never freed. With `every`, a program that
-    creates large reference cycles in each step holds them until the next collection; watch the memory. Scripts that
-    freeze or disable collection themselves keep their own setting.
+    If frozen objects form reference cycles that become garbage later, they are never freed. With `every`, a program
+    that creates large reference cycles in each step holds them until the next collection; watch the memory. If a script
+    itself freezes objects or disables collection, its own setting stays.
 
     ## Numerics
-    Exact: no number of the training changes. Only code that relies on finalizers running early would notice.
+    Exact: no computed number changes. Only code that relies on finalizers running early would notice.
     """
 
     id = "gc-freeze"

@@ -1,4 +1,5 @@
-"""activation-checkpointing and keep-activations: what backward computes again, and what is kept for it."""
+"""activation-checkpointing and keep-activations: which activations backward computes again, and which are kept for
+it."""
 
 from __future__ import annotations
 
@@ -39,22 +40,22 @@ class ActivationCheckpointing(Technique):
     ## What it does
     Keeps only the inputs of each repeated block and recomputes the rest in backward (non-reentrant, random numbers
     restored). `policy = "matmuls"` keeps the results of matrix products, convolutions and attention, and recomputes the
-    cheap rest. `budget` is the share of the blocks that keep their activations: the others are recomputed, early ones
-    first, because the activations of later blocks are free again by the time backward reaches the early ones. In a
-    compiled model, the compiler chooses what to keep. A transformers model uses its own switch where all blocks are
-    recomputed; `use_cache` is always off while it trains.
+    remaining, cheap operators. `budget` is the share of the blocks that keep their activations: the others are
+    recomputed, early ones first, because the activations of later blocks are free again by the time backward reaches
+    the early ones. In a compiled model, the compiler chooses which activations to keep. If all blocks are recomputed, a
+    transformers model uses its own switch; `use_cache` is always off while the model trains.
 
     ## When it helps
-    Memory is full, and a larger batch or model has to fit. Six transformer blocks kept 46 of 188 MB of activations.
-    Budgets of 0.75, 0.5 and 0.25 kept 76, 50 and 29 % of a transformer with four blocks; compiled, where torch chooses,
-    62, 51 and 26 % (torch 2.13, CPU).
+    It helps if memory is full and a larger batch or model has to fit. Six transformer blocks kept 46 of 188 MB of
+    activations. For a transformer with four blocks, budgets of 0.75, 0.5 and 0.25 kept 76, 50 and 29 % of the
+    activations; in the compiled model, where torch chooses, they kept 62, 51 and 26 % (torch 2.13, CPU).
 
     ## When it does not
     It never makes a step faster by itself: recomputing all blocks of a 10 million parameter transformer took 25 % more
     time in float32 (340 instead of 273 ms). Blocks that change buffers (batch norm) or their arguments, or draw Python
-    random numbers, would do so twice, so they are left alone. So are a model that checkpoints itself and a model in
-    nn.DataParallel on several GPUs. A budget counts blocks: where they differ in size, or where much is kept outside of
-    them, the share of the activations that is kept differs from the budget.
+    random numbers, would do so twice, so hotloop leaves them alone, as well as a model that already uses checkpointing
+    and a model in nn.DataParallel on several GPUs. A budget counts blocks: if blocks differ in size, or if many
+    activations are kept outside of blocks, the share of activations that is kept differs from the budget.
 
     ## Numerics
     Exact: the same operators run again with the same random numbers. A compiled model may be fused differently.
@@ -138,7 +139,7 @@ class ActivationCheckpointing(Technique):
 
         count = max(1, math.ceil((1.0 - budget) * len(blocks)))
         recomputation = Recomputation(blocks[:count], policy, refuse)
-        kept = "all but their inputs" if policy == "all" else "all but matrix products and attention"
+        kept = "all except their inputs" if policy == "all" else "all except matrix products and attention"
         values: dict[str, Value] = {"recomputed": count, "blocks": len(blocks)}
         text = f"{{recomputed}} of {{blocks}} blocks of {type(blocks[0]).__name__} recompute {kept}{also}"
         memory["recomputation"], memory["take_back"] = recomputation, take_back
@@ -215,22 +216,23 @@ class KeepActivations(Technique):
     """
     ## What it does
     Turns the script's calls `torch.utils.checkpoint.checkpoint(function, ...)` into `function(...)`, including those
-    from `checkpoint_sequential` and the models of transformers. By API it turns off `gradient_checkpointing` of a
-    transformers model.
+    from `checkpoint_sequential` and the models of transformers. With the API, it turns off `gradient_checkpointing` in
+    a transformers model.
 
     ## When it helps
-    Memory is far from full. Backward then skips another forward of the checkpointed parts: with all blocks of a 10
-    million parameter transformer checkpointed, the step took 340 instead of 273 ms in float32, 215 instead of 169 ms
-    under bf16 (torch 2.13, one CPU core).
+    It helps if memory is far from full. Backward then does not repeat the forward of the checkpointed parts: with all
+    blocks of a 10 million parameter transformer checkpointed, the step took 340 ms instead of 273 ms in float32, and
+    215 ms instead of 169 ms under bf16 (torch 2.13, one CPU core).
 
     ## When it does not
-    Memory would be full. Recomputing kept 46 of 188 MB of the activations of a transformer with six blocks, so expect
-    several times the activation memory. Inside compiled code, the compiler decides.
+    It does not help if memory would then be full. With recomputation, a transformer with six blocks kept 46 of 188 MB
+    of its activations, so expect several times the activation memory. Inside compiled code, the compiler decides.
 
     ## Numerics
     Exact. Resampled if the script passed `preserve_rng_state=False`: its recomputation drew different dropout masks
-    than its forward. A reentrant call stays if none of its inputs needs a gradient: its parameters are not trained.
-    Batch norm inside a checkpoint counted every batch twice in its running statistics, and now counts it once.
+    than its forward. hotloop leaves a reentrant call unchanged if none of its inputs needs a gradient, because its
+    parameters are not trained. Batch norm inside a checkpoint counted every batch twice in its running statistics;
+    without the checkpoint, it counts every batch once.
     """
 
     id = "keep-activations"
@@ -248,7 +250,7 @@ class KeepActivations(Technique):
         function, args = (call.args[0], call.args[1:]) if call.args else (kwargs.pop("function"), ())
         contexts = kwargs.get("context_fn")
         if contexts is not None and not _is_selective(contexts):
-            return NotApplicable(why="the call has its own context_fn, which recomputation runs")
+            return NotApplicable(why="the call has its own context_fn, which runs during recomputation")
         is_reentrant = kwargs.get("use_reentrant") in (None, True)
         if is_reentrant and torch.is_grad_enabled():
             inputs = [one for one in (*args, *kwargs.values()) if isinstance(one, torch.Tensor)]

@@ -20,21 +20,21 @@ class CalmerScaler(Technique):
     ## What it does
     Sets `growth_interval`, and `init_scale` if you give it, on the script's GradScaler when it is created. Without
     settings, an interval below torch's own 2000 is raised to 2000. A number in the strategy is used as it is, and the
-    report shows what the script had chosen.
+    report shows the script's own value.
 
     ## When it helps
-    A float16 training that keeps losing steps after its start: each time the scaler doubles its factor beyond what the
-    gradients allow, a whole step is computed and thrown away. With an interval of 2 that is up to every third step,
-    with 2000 one in 2001; the rule `loss-scaler-overhead` counts them.
+    It helps float16 training that keeps losing steps after its start: each time the scaler doubles its factor beyond
+    the range that the gradients allow, a full step is computed and thrown away. With an interval of 2, up to every
+    third step is lost; with 2000, one in 2001. The rule `loss-scaler-overhead` counts the lost steps.
 
     ## When it does not
-    bfloat16 and float32 need no scaler at all (`drop-scaler`). Skips in the first steps are how the scaler finds its
-    factor; a smaller `init_scale` avoids a few of them, once. A loaded checkpoint restores the interval that it was
-    saved with. Overflows that come from the model itself remain.
+    bfloat16 and float32 need no scaler at all (`drop-scaler`). The scaler skips some of the first steps to find its
+    factor; a smaller `init_scale` avoids a few of these skips, once. Loading a checkpoint restores the interval with
+    which it was saved. Overflows that come from the model itself remain.
 
     ## Numerics
-    Lossy: steps that would be skipped are taken, so training follows another path. A smaller factor loses more of the
-    smallest gradients.
+    Lossy: the optimizer takes steps that would otherwise be skipped, so training takes another path. With a smaller
+    factor, more of the smallest gradients are lost.
     """
 
     id = "calmer-scaler"
@@ -97,23 +97,25 @@ class DropScaler(Technique):
     """
     ## What it does
     Makes the script's GradScaler behave as if it were created with `enabled=False`: `scale`, `unscale_` and `update` do
-    nothing, `step` steps. Its `state_dict()` stays that of an enabled scaler, so the script can load checkpoints
-    without hotloop. Until the scaler's first update, hotloop checks at every forward which dtype autocast computes in.
-    It acts only if none was float16 on an accelerator, starting with the next scaled loss.
+    nothing, and `step` only steps the optimizer. Its `state_dict()` stays that of an enabled scaler, so the script can
+    load checkpoints without hotloop. Until the scaler's first update, hotloop checks in every forward which dtype
+    autocast uses. It drops the scaler only if no forward used float16 on an accelerator, starting with the next scaled
+    loss.
 
     ## When it helps
-    A scaler with bfloat16 or float32, which have the same range of exponents: it walks over all gradients, and makes
-    the host wait for the result before every step. The rule `loss-scaler-overhead` measures its cost. On a CPU, a
-    float16 training whose scaler skips steps.
+    It helps if a scaler is used with bfloat16 or float32, which have the same exponent range: the scaler walks over all
+    gradients and makes the host wait for the result before every step. The rule `loss-scaler-overhead` measures its
+    cost. On a CPU, it helps float16 training whose scaler skips steps.
 
     ## When it does not
-    float16 on an accelerator needs its scaler: it is kept. It is also kept if the dtype cannot be seen (autocast inside
-    the model's own forward), or if it is not torch's own GradScaler (FSDP's sharded one). If the script passes the
-    scaler to something that asks `is_enabled()`, the result is False from then on.
+    With float16 on an accelerator, the scaler is needed, so hotloop keeps it. hotloop also keeps the scaler if the
+    dtype cannot be seen (autocast inside the model's own forward), or if the scaler is not torch's own GradScaler (such
+    as FSDP's sharded scaler). If the script passes the scaler to something that asks `is_enabled()`, the result is
+    False from then on.
 
     ## Numerics
-    Reordered with bfloat16 and float32: the same gradients, except for rounding if the scale is not a power of two.
-    Steps that it would skip are taken. Lossy with float16 on a CPU: small gradients become zero.
+    Reordered with bfloat16 and float32: the gradients are the same, except for rounding if the scale is not a power of
+    two. The optimizer takes steps that the scaler would skip. Lossy with float16 on a CPU: small gradients become zero.
     """
 
     id = "drop-scaler"

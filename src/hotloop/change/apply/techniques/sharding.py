@@ -1,4 +1,4 @@
-"""fsdp2 and zero-optimizer: what each rank keeps a share of."""
+"""fsdp2 and zero-optimizer: state that is divided among the ranks."""
 
 from __future__ import annotations
 
@@ -17,16 +17,18 @@ class Fsdp2(Technique):
     """
     ## What it does
     Calls torch's `fully_shard` on every block of the model (the members of its `ModuleList`s), then on the model. Pass
-    the model first, then build the optimizer over the sharded parameters; the Trainer does so.
+    the model first, then build the optimizer over the sharded parameters. The Trainer does this for you.
 
     ## When it helps
-    Models whose parameters, gradients and optimizer state do not fit on one device. With 25 million parameters and Adam
-    on two gloo ranks: 101.2 MB of state a rank instead of 202.5, 50.6 MB of parameters instead of 101.2.
+    It helps models whose parameters, gradients and optimizer state do not fit on one device. With 25 million parameters
+    and Adam on two gloo ranks, each rank held 101.2 MB of state instead of 202.5 MB, and 50.6 MB of parameters instead
+    of 101.2 MB.
 
     ## When it does not
-    Models that fit: all-gathering the parameters twice a step costs more than one all-reduce of gradients. Process
-    memory may not fall at once (the same test saw no smaller resident set). An unmodified script builds its optimizer
-    over unsharded parameters, and often wraps the model itself, so hotloop does not apply this from outside.
+    It makes models that fit on one device slower: all-gathering the parameters twice per step costs more than one
+    all-reduce of the gradients. Process memory may not fall immediately (in the same test, the resident set did not
+    become smaller). An unmodified script builds its optimizer over unsharded parameters, and often wraps the model
+    itself, so hotloop does not apply this from outside.
 
     ## Numerics
     Reordered: gradients are reduced in different pieces. Lossy with `param_dtype` or `reduce_dtype` below float32.
@@ -82,7 +84,7 @@ class Fsdp2(Technique):
         if dist.get_world_size() == 1:
             return NotApplicable(why="there is only one rank")
         if any(isinstance(module, nn.parallel.DistributedDataParallel) for module in model.modules()):
-            return NotApplicable(why="the model is wrapped in DistributedDataParallel; pass the module inside")
+            return NotApplicable(why="the model is wrapped in DistributedDataParallel; pass the inner module")
         if any(isinstance(module, FSDPModule) for module in model.modules()):
             return NotApplicable(why="the model is already sharded")
         held = {id(p) for one in context.optimizers() for group in one.param_groups for p in group["params"]}
@@ -140,22 +142,23 @@ class ZeroOptimizer(Technique):
     """
     ## What it does
     Replaces the optimizer with torch's `ZeroRedundancyOptimizer`: each rank updates its share of the parameters and
-    sends them to the others; it holds optimizer state for its share only. To save, call `consolidate_state_dict(to=0)`
-    on all ranks, then `state_dict()` on rank 0, which returns the full, ordinary state. Without that, `state_dict()`
-    refuses. The full state of the same optimizer loads on any number of ranks. hotloop's Trainer does this by itself.
+    sends them to the others; it holds the optimizer state only for its share. To save, call
+    `consolidate_state_dict(to=0)` on all ranks, then `state_dict()` on rank 0, which returns the full, ordinary state.
+    Without that call, `state_dict()` raises an error. The full state of the same optimizer can be loaded on any number
+    of ranks. hotloop's Trainer does all of this by itself.
 
     ## When it helps
-    Adam's state takes 8 bytes per float32 parameter; with N ranks each keeps about 8/N. Tensors are not split, so a
-    single large one stays on one rank. The step itself costs about 1/N as well.
+    Adam's state takes 8 bytes per float32 parameter; with N ranks, each rank keeps about 8/N bytes. Tensors are not
+    split, so a single large tensor stays on one rank. The time of the optimizer's step also falls to about 1/N.
 
     ## When it does not
-    It saves no parameters, gradients or activations, and adds an exchange of all parameters to every step. It does not
-    fit optimizers that look at all gradients at once, parameters of several types, closures that differ between ranks,
-    or gradients that differ between ranks. An unmodified script saves its optimizer on one rank, which holds only a
-    share, so hotloop does not apply this from outside.
+    It saves no memory for parameters, gradients or activations, and adds an exchange of all parameters to every step.
+    It does not work with optimizers that look at all gradients at once, parameters of several types, closures that
+    differ between ranks, or gradients that differ between ranks. An unmodified script saves its optimizer on one rank,
+    which holds only a share, so hotloop does not apply this from outside.
 
     ## Numerics
-    Reordered: the same formula for each tensor, in other groups of tensors.
+    Reordered: the formula for each tensor stays the same, but tensors are grouped differently.
     """
 
     id = "zero-optimizer"

@@ -124,7 +124,7 @@ def _compare_tables(sides: Sequence[Sequence[RankTimeline]]) -> tuple[list[str],
     warnings, notes = [], []
     for which, ranks in zip(("before", "after"), sides, strict=True):
         if any(one.step_source == "whole trace" for one in ranks):
-            warnings.append(f"{which}: no steps are marked, so the whole trace counts as one step")
+            warnings.append(f"{which}: no steps are marked, so the entire trace counts as one step")
         if any(one.kernels_left_out_count or one.ops_left_out_count for one in ranks):
             notes.append(
                 f"{which}: only the largest kernels and operators are compared; others are shown as not listed"

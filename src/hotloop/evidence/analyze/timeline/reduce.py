@@ -222,7 +222,7 @@ def _write_notes(
         note(
             "info",
             "no-steps",
-            "no steps are marked (ProfilerStep, optimizer or loader), so the whole trace is one window",
+            "no steps are marked (ProfilerStep, optimizer or loader), so the entire trace is one window",
         )
     elif steps.source != "ProfilerStep":
         note("info", "no-steps", f"the steps were identified by {steps.source}, because the trace has no ProfilerStep")
@@ -245,7 +245,7 @@ def _write_notes(
         note(
             "info",
             "several-devices",
-            f"{len(covers)} devices: steps and causes are of device {covers[0].device}",
+            f"{len(covers)} devices: steps and causes are those of device {covers[0].device}",
         )
     if links.work_count:
         late = np.flatnonzero(links.launch_row >= 0)

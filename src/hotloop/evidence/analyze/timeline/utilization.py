@@ -82,7 +82,7 @@ def find_recompute(trace: Trace, links: Links) -> NDArray[np.bool_] | None:
     return ranges.find_nearest(again) >= 0
 
 
-NO_DEVICE = "the trace shows no work of an accelerator"
+NO_DEVICE = "the trace shows no work on an accelerator"
 NO_FLOPS = (
     "the FLOPs of a step are unknown: the trace has no shapes of operators (record_shapes=True), or contains products "
     "whose work is unknown, as in compiled code"
@@ -109,7 +109,7 @@ def measure_utilization(
     start_ns, end_ns, chosen = _windows(links, steps, cover, seen)
     parts = partition_windows(cover, start_ns, end_ns)
     window_ns = max(1, sum(part.window_ns for part in parts))
-    unknown = {"utilization_ratio": "NVML was not asked: the trace is of one program"}
+    unknown = {"utilization_ratio": "NVML was not queried: the trace covers only one program"}
     active_ns = _measure_sm_active(trace, links, cover, start_ns, end_ns)
     if active_ns is None:
         unknown["sm_active_ratio"] = "the trace does not contain the blocks per SM of its kernels"

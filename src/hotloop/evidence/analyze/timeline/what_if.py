@@ -48,7 +48,7 @@ FEW_STEPS = 3
 """What every report re-times: the median step and its neighbors, of which the first only leads in."""
 TYPICAL_RATIO = 0.1
 """Costs are of the mean step. If every fifth step waits for its batch, those around the median do not."""
-UNLIKE = "the steps vary a lot in length, and those around the median differ from the mean: savings are rules of thumb"
+UNLIKE = "step times vary a lot, and the steps around the median differ from the mean: savings are rules of thumb"
 _GONE = -(1 << 61)
 
 

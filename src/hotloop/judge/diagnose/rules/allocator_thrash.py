@@ -15,7 +15,7 @@ FEWEST_STEPS_COUNT = 3
 @rule_on_trace(
     "allocator-thrash",
     "the caching allocator frees and reallocates device memory during steps",
-    on_cpu="the training ran on the CPU, without a caching allocator",
+    on_cpu="training ran on the CPU, which has no caching allocator",
 )
 def allocator_thrash(analysis: TraceAnalysis) -> Finding | Skipped | None:
     """## What it does
@@ -25,7 +25,7 @@ def allocator_thrash(analysis: TraceAnalysis) -> Finding | Skipped | None:
     cudaMalloc and cudaFree can take milliseconds, and cudaFree waits for all running kernels.
 
     ## How to recognize it
-    The counters of allocation retries and device allocations rise in steady steps, and the device timeline shows the
+    The counters for allocation retries and device allocations rise in steady steps, and the device timeline shows the
     waits. The usual cause is a batch shape that changes from step to step.
 
     ## What to do

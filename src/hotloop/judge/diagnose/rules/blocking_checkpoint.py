@@ -32,16 +32,16 @@ def blocking_checkpoint(analysis: Analysis) -> Finding | Skipped | None:
     several ranks, the others wait for the rank that saves.
 
     ## How to recognize it
-    The phase `checkpoint` takes a material part of the run. Each save is timed separately, so recurring saves are
-    judged by their own spread, however uneven the steps between them are; a single save is judged by the noise of the
-    steps. The finding reports how long a save takes and how often it happens. The cost includes slower computation
-    after a save (colder caches, pages returned to the system, disk writes that continue), compared with steps far from
-    one.
+    The `checkpoint` phase takes a material share of the run. Each save is timed separately, so recurring saves are
+    judged by their own spread, however uneven the steps between them are. A single save is compared with the noise in
+    the step times. The finding reports how long a save takes and how often it happens. The cost includes slower
+    computation after a save (colder caches, pages returned to the system, disk writes that continue), compared with
+    steps that are far from any save.
 
     ## What to do
     Save asynchronously: copy the state to pinned or shared memory inside the step, and write it from a thread or a
-    process (`torch.distributed.checkpoint.async_save`). Or save less often: choose the interval from how long a save
-    takes and how often the machine fails.
+    process (`torch.distributed.checkpoint.async_save`). Or save less often: choose the interval based on how long a
+    save takes and how often the machine fails.
 
     ## When it is wrong
     The last or only checkpoint of a run says little about a longer run. A small model on a fast disk saves in less time

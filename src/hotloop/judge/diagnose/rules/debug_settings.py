@@ -41,7 +41,7 @@ SETTINGS = {
         True,
     ),
     "distributed-debug": _Setting(
-        "TORCH_DISTRIBUTED_DEBUG is DETAIL: every collective is checked on all ranks first",
+        "TORCH_DISTRIBUTED_DEBUG is DETAIL: every collective is first checked on all ranks",
         ("backward", "communication"),
         (0.0, 0.15, 0.6),
     ),
@@ -51,22 +51,22 @@ SETTINGS = {
 @rule("debug-settings", "torch's debugging settings are on during training")
 def debug_settings(analysis: Analysis) -> Sequence[Finding]:
     """## What it does
-    Reads torch's own state and variables at the first backward: anomaly detection, synchronous launches, deterministic
-    algorithms and debug levels of the process group.
+    At the first backward, reads torch's own state and environment variables: anomaly detection, synchronous launches,
+    deterministic algorithms and the process group's debug level.
 
     ## Why it costs
     Each setting adds work to every operator, kernel or collective. People turn them on to find a bug, and then forget
     them: nothing in the output says that they are still on.
 
     ## How to recognize it
-    The setting was on at the first backward. Its cost is a rule of thumb from public reports: a share of the phases
-    that it slows down, which depends on how small the operators are.
+    The setting was on at the first backward. Its cost is a rule of thumb from public reports: a share of the time in
+    the phases that the setting slows down. The share depends on how small the operators are.
 
     ## What to do
     Turn the setting off, and measure again.
 
     ## When it is wrong
-    Some trainings need deterministic results. With few large operators, anomaly detection costs little.
+    Some training runs need deterministic results. With few large operators, anomaly detection costs little.
     """
     lead = analysis.lead
     found = []

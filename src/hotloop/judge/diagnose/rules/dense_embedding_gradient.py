@@ -25,25 +25,27 @@ table's gradient. Two code bases (2026-11-27) saved 0.50 and 0.66 of the step; t
 @rule("dense-embedding-gradient", "every step updates an entire embedding table but uses only a few of its rows")
 def dense_embedding_gradient(analysis: Analysis) -> Finding | None:
     """## What it does
-    Compares the rows of the largest embedding table with the tokens of a step, if the table's gradient is dense.
+    If the largest embedding table has a dense gradient, compares the table's number of rows with the number of tokens
+    per step.
 
     ## Why it costs
-    Backward fills a gradient the size of the entire table with zeros. The optimizer then reads and writes the table and
-    its averages, although only the rows of this batch have a gradient. The time does not depend on the batch.
+    Backward fills a gradient that is as large as the entire table with zeros. The optimizer then reads and writes the
+    table and the table's running averages, although only the rows in this batch have a gradient. This takes the same
+    time whatever the batch size.
 
     ## How to recognize it
     The table holds at least half of the model's parameters and belongs to one module, a step uses at most 15 % of the
-    rows, and the forward takes less than a quarter of the time of backward and the optimizer, so it does not multiply
-    with all rows. The rows are counted in the first micro-batches or, if that fails, estimated from the tokens of a
-    step.
+    rows, and the forward takes less than a quarter of the time that backward and the optimizer take, so the forward
+    does not multiply by all rows. The rows are counted in the first micro-batches or, if that fails, estimated from the
+    number of tokens per step.
 
     ## What to do
     Use `sparse=True` with `SparseAdam`, SGD or Adagrad for the table. A fused optimizer is faster, but still updates
     all rows.
 
     ## When it is wrong
-    Adam's averages also move rows without a gradient, and weight decay moves all rows, so training with sparse updates
-    differs slightly.
+    Adam's running averages also change rows without a gradient, and weight decay changes all rows, so training with
+    sparse updates gives slightly different results.
     """
     rank = analysis.lead
     table, used = rank.dense_table, _rows_used(rank)

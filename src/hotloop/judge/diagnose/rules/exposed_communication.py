@@ -40,7 +40,7 @@ from hotloop.judge.diagnose.on_trace import MATERIAL_RATIO, NO_DEVICE, device_ra
 
 ONE_BUCKET_BYTES = 8 << 20
 FEW_COLLECTIVES = 3.5
-"""With at most this many calls of its own per step, a training does not send its gradients one by one."""
+"""With at most this many collectives of its own per step, the training code does not send gradients one by one."""
 SHARDED_SAVING = (0.02, 0.15, 0.6)
 """Rule of thumb: low, expected and high part of FSDP's own exchange that a change saves; sharding itself requires
 gathering weights and scattering gradients. Also used for DDP exchange that nothing explains."""
@@ -103,16 +103,17 @@ FIX_INFERENCE = Fix(technique="overlap-own-collectives", numerics=Numerics.EXACT
 def judge_exposed_communication(analysis: Analysis) -> Finding | Skipped | None:
     """
     ## What it does
-    Measures the communication that does not overlap with computation, on the rank that waits least. Excludes waiting
-    for a slow rank (`straggler`), and what a slow link, small buckets or unneeded synchronization explain.
+    Measures the communication that does not overlap with computation, on the rank that waits least. Excludes time spent
+    waiting for a slow rank (`straggler`) and time that a slow link, small buckets or unneeded synchronization explains.
 
     ## Why it costs
     While ranks exchange gradients or other tensors and nothing else runs, every rank idles.
 
     ## How to recognize it
-    DDP's own statistics give communication and overlap per backward; the difference is exposed. Collectives that your
-    training code calls itself are timed at the call. Loops that copy tensors for them count too, if they are in the
-    functions that call them. The rule takes the minimum over the ranks, because the others also wait for that rank.
+    DDP's own statistics give the communication time and the overlapped time per backward; the difference is exposed
+    communication. Collectives that your own training code calls are timed at the call. Loops that copy tensors for
+    these collectives also count if they are in the function that calls the collective. The rule uses the rank with the
+    minimum, because the communication time of the other ranks includes waiting for that rank.
 
     ## What to do
     For your own collectives: let DistributedDataParallel average gradients (it overlaps them with backward), send one
@@ -122,10 +123,11 @@ def judge_exposed_communication(analysis: Analysis) -> Finding | Skipped | None:
     ## When it is wrong
     The last bucket can never overlap. A small model on slow hosts may communicate for as long as it computes; that is a
     limit of the setup rather than a fault, and the forecast is low. If ranks use all cores of one host and exchange
-    through its memory, communication takes cores from computation: splitting a bucket then saves nothing, and gradients
-    already sent as one flat tensor leave little to save. FSDP all-gathers weights and reduce-scatters gradients with
-    calls that look like the training's own, so that forecast is low too. If a strategy applied `compress-gradients`,
-    its collectives count as the exchange of gradients, except for those on a line that itself calls a collective.
+    data through its memory, communication takes cores from computation: splitting a bucket then saves nothing, and
+    gradients already sent as one flat tensor leave little to save. FSDP all-gathers weights and reduce-scatters
+    gradients with calls that look like your own, so the forecast is low in that case too. If a strategy applied
+    `compress-gradients`, the collectives of that technique count as the gradient exchange, except on a line that itself
+    calls a collective.
     """
     if not is_distributed(analysis):
         return None
@@ -187,7 +189,7 @@ def judge_exposed_communication(analysis: Analysis) -> Finding | Skipped | None:
 
 
 def _add_loops(saving: Saving, loops_ratio: float, loops: FieldShare) -> Saving:
-    """The saving, extended to the loops that copy for the training's own collectives: both disappear together."""
+    """The saving, extended to the loops that copy for the training code's own collectives: both disappear together."""
     surely = REMOVED_LOW_RATIO * loops.low_ns / loops.mean_ns
     return replace(
         saving,
@@ -205,8 +207,8 @@ def _choose(analysis: Analysis) -> WayChoice | None:
 
 
 def _forecast(analysis: Analysis, cost_ratio: float, own_ratio: float) -> tuple[Saving, Fix]:
-    """The saving and the fix, given the shares of exchange in the step and of the training's own calls in the
-    exchange."""
+    """The saving and the fix, given the shares of exchange in the step and the share of the training code's own calls
+    in the exchange."""
     rank = analysis.lead
     rest_ratio = cost_ratio - own_ratio
     mostly_own = own_ratio >= rest_ratio
@@ -231,7 +233,7 @@ def _forecast(analysis: Analysis, cost_ratio: float, own_ratio: float) -> tuple[
 
 
 def _saving_of_own(rank: RankAnalysis, collectives: float) -> tuple[float, float, float]:
-    """Low, expected and high part of the training's own collectives that a change saves, by rule of thumb."""
+    """Low, expected and high part of the training code's own collectives that a change saves, by rule of thumb."""
     if rank.model_is_sharded:
         return SHARDED_SAVING
     if collectives > FEW_COLLECTIVES:

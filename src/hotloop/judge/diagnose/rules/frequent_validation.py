@@ -19,7 +19,7 @@ from hotloop.judge.diagnose.measured import (
 )
 
 FLOOR_RATIO = 0.10
-"""A careful training also validates once per epoch and spends a few percent on it."""
+"""A careful training run also validates once per epoch and spends a few percent of its time on it."""
 
 AIM_RATIO = 0.03
 """The share of the run to which validation should fall."""
@@ -33,15 +33,15 @@ PEAK_BYTES, PEAK_PART = 200 << 20, 1.2
 @rule("frequent-validation", "validation takes a large part of the run")
 def frequent_validation(analysis: Analysis) -> Finding | Skipped | None:
     """## What it does
-    Measures the time in validation between training steps, and how much less often you would have to validate to spend
-    about 3 % of the run on it.
+    Measures the time spent in validation between training steps, and how much less often you would have to validate to
+    spend about 3 % of the run on validation.
 
     ## Why it costs
-    Validation does not train the model. A curve of the validation loss needs far fewer points than you get by
-    validating every few dozen steps.
+    Validation does not train the model. A validation-loss curve needs far fewer points than you get by validating every
+    few dozen steps.
 
     ## How to recognize it
-    The phase `validation` (no-grad forwards that recur at intervals longer than a step) takes more than a tenth of the
+    The `validation` phase (no-grad forwards that recur at intervals longer than a step) takes more than a tenth of the
     run.
 
     ## What to do
@@ -51,9 +51,9 @@ def frequent_validation(analysis: Analysis) -> Finding | Skipped | None:
     (`preprocess_logits_for_metrics` of the Trainer, a metric's `update`).
 
     ## When it is wrong
-    Early stopping and schedules that react to the validation loss see it later. A short run that is meant for
-    evaluation needs no change. Rollouts and teachers are not validation; such forwards count only if they recur at
-    intervals longer than a step.
+    With less frequent validation, early stopping and schedules that react to the validation loss react later. A short
+    run whose purpose is evaluation needs no change. Rollouts and teachers are not validation; such forwards count only
+    if they recur at intervals longer than a step.
     """
     rank = max(analysis.ranks, key=lambda one: one.breakdown.share("validation"))
     in_phase_ns, beside = rank.breakdown.mean_ns("validation"), time_between_phases(rank, VALIDATING)

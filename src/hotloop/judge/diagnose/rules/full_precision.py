@@ -30,22 +30,22 @@ def judge_full_precision(analysis: Analysis) -> Finding | Skipped | None:
     casts that autocast adds.
 
     ## Why it costs
-    Matrix units compute bfloat16 several times faster than float32, and half as many bytes move. Without such units, or
-    with small matrices, the added casts cost more than bfloat16 saves, so small models get slower.
+    Matrix units compute bfloat16 several times faster than float32, and half as many bytes move. Without matrix units,
+    or with small matrices, the added casts cost more than bfloat16 saves, so small models get slower.
 
     ## How to recognize it
-    The model's parameters are float32, no autocast was seen, and the replay is faster in bfloat16. Without a replay, on
-    an accelerator, a large float32 model gets a rule of thumb. Its range is wide if the host waits for the device
-    between phases, because then the device is the bottleneck; otherwise it is small.
+    The model's parameters are float32, no autocast was seen, and the replay is faster in bfloat16. Without a replay,
+    the forecast for a large float32 model on an accelerator is a rule of thumb. If the host waits for the device
+    between phases, the device is the bottleneck, and the forecast has a wide range; otherwise the forecast is small.
 
     ## What to do
     Run forward and loss under `torch.autocast(device_type, dtype=torch.bfloat16)`. Parameters and optimizer state stay
     float32, and bfloat16 needs no GradScaler.
 
     ## When it is wrong
-    Autocast changes rounding: compare loss curves before you trust it. Models with badly scaled activations, or losses
-    that subtract nearly equal numbers, may need parts in float32. On a CPU, each batch length needs its own bfloat16
-    kernel: the first pass over many lengths can take twice as long, so the low forecast is zero.
+    Autocast changes rounding: compare loss curves before you rely on it. Models with badly scaled activations, or
+    losses that subtract nearly equal numbers, may need parts in float32. On a CPU, each batch length needs its own
+    bfloat16 kernel: the first pass over many lengths can take twice as long, so the low forecast is zero.
     """
     rank = analysis.lead
     if rank.autocast_dtype is None and rank.model_dtype is None:

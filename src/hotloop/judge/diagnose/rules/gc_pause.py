@@ -25,11 +25,12 @@ def gc_pause(analysis: Analysis) -> Finding | None:
 
     ## Why it costs
     A full collection visits every container object in the process. A data set held as Python lists or dictionaries
-    means millions of objects, visited again and again, although this frees almost nothing. In distributed training,
-    each rank pauses at a different moment, and all ranks wait for each pause.
+    consists of millions of objects, and each full collection visits all of them but frees almost nothing. In
+    distributed training, each rank pauses at a different moment, and all ranks wait for each pause.
 
     ## How to recognize it
-    The interpreter reports the start and end of every collection; their sum is a measurable part of the step.
+    The interpreter reports the start and end of every collection. Together, the collections take a measurable part of
+    the step.
 
     ## What to do
     Remove `gc.collect()` from the loop. Call `gc.freeze()` once the data set and the model exist, so that collections

@@ -24,9 +24,9 @@ def judge_graph_break(analysis: Analysis) -> Finding | None:
 
     ## Why it costs
     Each break ends one graph and begins another: guards are checked again, Python runs in between, nothing is fused
-    across the break, and CUDA graphs shrink to pieces. Lost fusion cannot be measured without compiling the full model,
-    and some of the work between graphs remains. The forecast is therefore a rule of thumb: from the fixed cost of the
-    breaks in a forward to all the time between graphs.
+    across the break, and each CUDA graph covers only a piece of the model. The cost of lost fusion cannot be measured
+    without compiling the full model, and some of the work between graphs remains after a fix. The forecast is therefore
+    a rule of thumb: it ranges from the fixed cost of the breaks in one forward to all of the time between graphs.
 
     ## How to recognize it
     torch's own counters list the breaks and their reasons: a print, a `.item()`, a call into a C library, a branch on a
@@ -37,8 +37,8 @@ def judge_graph_break(analysis: Analysis) -> Finding | None:
     register foreign functions as custom operators. `torch.compile(model, fullgraph=True)` shows the next break.
 
     ## When it is wrong
-    A break between two large parts costs almost nothing. If the graph calls were not seen, a break in a loop over
-    layers is counted once, although it costs once per layer.
+    A break between two large parts costs almost nothing. If hotloop did not see the graph calls, it counts a break in a
+    loop over layers only once, although the break costs time in every layer.
     """
     rank = analysis.lead
     breaks = rank.compile.graph_breaks or 0

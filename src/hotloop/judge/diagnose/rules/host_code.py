@@ -14,9 +14,9 @@ from hotloop.judge.diagnose.measured import format_share, show_code, threshold_r
 from hotloop.judge.diagnose.own_code import OwnLine, entry_of, own_code
 
 FLOOR_RATIO = 0.05
-"""Share of the step; every training has less than this of a script's own code."""
+"""Share of the step; in every training run, some code of the script itself takes up to this share."""
 LARGE_RATIO = 0.2
-"""Share of the step; above it, the finding deserves a look before a certain finding that saves little."""
+"""Share of the step; above it, the finding should be read before a certain finding that saves little."""
 MOST_FINDINGS = 3
 BETWEEN = {
     "other_ns": "between the optimizer's step and the next batch",
@@ -42,17 +42,18 @@ def host_code(analysis: Analysis, findings: Sequence[Finding]) -> Sequence[Findi
     next launches.
 
     ## How to recognize it
-    Stack samples taken during steps show these lines. The cost is their share of the samples times the measured time of
-    the phase or gap that contains them. All lines that one of your functions leads to form one finding.
+    Stack samples taken during steps show these lines. The cost is the lines' share of the samples times the measured
+    time of the phase or gap that contains them. All lines that are reached from the same function of yours form one
+    finding.
 
     ## What to do
-    Ask whether each step needs the result. Run it every N steps, do it on whole tensors rather than item by item, move
-    it into a loader's workers, or leave it out.
+    Ask whether every step needs the result. Run the code only every N steps, rewrite it to use whole tensors instead of
+    single items, move it into DataLoader workers, or remove it.
 
     ## When it is wrong
-    hotloop does not know whether the training needs the code, so the saving starts at 0, and the severity is info, or
-    low from a fifth of the step on. A line inside the forward counts only if its source shows that it runs nothing but
-    Python; a line that calls what may be an operator counts as part of the model.
+    hotloop does not know whether your training needs the code. The low forecast is therefore 0, and the severity is
+    info, or low if the code takes at least a fifth of the step. A line inside the forward counts only if its source
+    shows that it runs only Python; a line that calls something that may be an operator counts as part of the model.
     """
     lead = analysis.lead
     if lead.step_mean_ns <= 0:

@@ -23,7 +23,7 @@ FEW_WAITS = 5
 @rule_on_trace(
     "host-sync",
     "the host waits for the device in the middle of a step",
-    on_cpu="the training ran on the CPU, where nothing runs ahead of the host",
+    on_cpu="training ran on the CPU, where the host never waits for a device",
     asks=("no-host-syncs",),
 )
 def host_sync(analysis: TraceAnalysis) -> Finding | Skipped | None:

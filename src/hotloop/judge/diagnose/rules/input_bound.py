@@ -54,7 +54,7 @@ FLOOR_RATIO = 0.02
 """Every loader costs something; below two percent of the step there is nothing to save."""
 
 PREPARED_SAMPLE_NS = 5_000.0
-"""A sample cheaper than this is copied, not made: preparing it ahead of the training would leave the same copy."""
+"""A sample cheaper than this is copied, not made: preparing it before training would still leave the copy."""
 
 LEAST_EPOCHS = 2.0
 """From this many epochs on, the fix is to keep samples; in a shorter run, it is to prepare them before training."""
@@ -66,7 +66,7 @@ LEAST_TAKEN_CORES = 0.3
 CROWDED_RATIO, CROWDED_CPU_RATIO = 0.5, 0.1
 """If other programs used this share of the cores, a function that uses little of a core may have waited for one. Only a
 function that uses less than the second share of its time on the CPU is then said to wait for storage."""
-NO_FREE_CORE = "; the training uses all cores, so workers may save nothing"
+NO_FREE_CORE = "; training uses all cores, so workers may save nothing"
 OTHERS_HAVE_CORES = "; other programs used the cores, so workers may save nothing until one is free"
 
 WORKERS_ON_TRACE = {
@@ -131,45 +131,47 @@ def input_bound(analysis: Analysis) -> Sequence[Finding] | Finding | None:
     """## What it does
     Measures how long the training loop waits inside its DataLoader (`input_wait`), and why: slow samples
     (`__getitem__`), a slow `collate_fn`, slow storage, or too few workers. In a loop without a DataLoader, measures the
-    calls that block while the loop gets its batch: a queue, a future, a socket, another process, a sleep.
+    calls that block while the loop gets its batch: waiting for a queue, a future, a socket or another process, or
+    sleeping.
 
     ## Why it costs
     Nothing is computed while the loop waits. Loading can nearly always run in parallel with computation.
 
     ## How to recognize it
-    `input_wait` is a substantial part of the step. Without workers, all loading is wait. Each worker makes one batch in
-    `fetch + collate` time, so W workers deliver one every `(fetch + collate) / W`; if that is longer than a step's
-    computation, there are too few workers. If CPU time is far below wall time inside `__getitem__`, storage is slow.
+    `input_wait` is a substantial part of the step. Without workers, all of the loading time is waiting time. Each
+    worker makes one batch in `fetch + collate` time, so W workers deliver one batch every `(fetch + collate) / W`. If
+    that is longer than the computation in a step, there are too few workers. If the CPU time inside `__getitem__` is
+    far below the wall time, storage is slow.
 
     If the steps of the first epoch (or of the warm-up, if no epoch was seen to end) wait on average more than twice as
-    long as later steps, and the extra wait adds up to at least 5 % of the run, something is filling at the start, such
-    as a cache. That cost is a share of this run: no saving is forecast, the severity is one level below that of the
-    same share lost in every step, and the reported wait of the steady steps excludes it.
+    long as later steps, and the extra wait adds up to at least 5 % of the run, something fills up at the start, such as
+    a cache. The cost of this start is a share of this run only: no saving is forecast, the severity is one level lower
+    than if the same share were lost in every step, and the wait reported for steady steps excludes the start.
 
     ## What to do
     Give the DataLoader `num_workers`, with `persistent_workers=True` and `prefetch_factor=2` or more. If all cores are
     busy, workers compete with the computation: make the samples cheaper instead. Decode and resize images once,
-    tokenize text once, cache whatever is the same in every epoch, and vectorize the collate function. Keep random
-    augmentation in `__getitem__`: prepared ahead, it would be frozen. If a cache fills in the first epoch
-    (`cold-cache`), fill it once before training and keep it on disk: every worker fills a cache inside the data set
-    again at every start.
+    tokenize text once, cache all work that is the same in every epoch, and vectorize the collate function. Keep random
+    augmentation in `__getitem__`: if it is prepared in advance, every epoch gets the same random values. If a cache
+    fills in the first epoch (`cold-cache`), fill it once before training and keep it on disk. If the cache is part of
+    the data set object, every worker has to fill it again at every start.
 
     A tokenizer written in Python is reported as `slow_tokenizer`; `use_fast=True` selects the Rust version.
 
     `cache-samples` keeps the samples of the first epoch in memory for the later epochs. It is the fix if the samples
-    draw no random numbers and this run had two epochs or more. Its forecast is for the epochs of this run, and the
-    first epoch saves nothing; a longer training approaches `saving_in_later_epochs_ratio`.
+    draw no random numbers and this run had two epochs or more. Its forecast covers the epochs of this run, and the
+    first epoch saves nothing; the saving in a longer run approaches `saving_in_later_epochs_ratio`.
 
-    The forecast for preparing samples counts the part of `__getitem__` that stack samples show before its first random
-    draw, which is recognized by names in the source; without stack samples, the saving is unknown. Samples of a few
-    microseconds are already copies: with all cores busy, no saving is forecast for them. If no core was free, because
-    the training or other programs used them all, the low forecast for workers is zero, and the title says that they may
-    save nothing.
+    The forecast for preparing samples in advance counts the part of `__getitem__` that runs before its first random
+    draw. Stack samples show that part, and function names in the source identify random draws; without stack samples,
+    the saving is unknown. Samples of a few microseconds are already copies: with all cores busy, no saving is forecast
+    for them. If no core was free, because this run or other programs used all cores, the low forecast for workers is
+    zero, and the title says that they may save nothing.
 
     ## When it is wrong
-    On an accelerator, the host may wait here while the device still has work queued; then the wait is free. Random
-    augmentation draws different numbers in workers than in the main process. You must split an IterableDataset among
-    its workers yourself. A data set that cannot be pickled needs the fork start method.
+    On an accelerator, the host may wait for a batch while the device still has queued work; that wait costs nothing.
+    Random augmentation draws different numbers in workers than in the main process. You must split an IterableDataset
+    among its workers yourself. A data set that cannot be pickled needs the fork start method.
     """
     starts = [find_cold_start(rank) for rank in analysis.ranks]
     cold = [(start.run_ratio, rank, start) for rank, start in zip(analysis.ranks, starts, strict=True) if start]
@@ -296,7 +298,7 @@ class _Cores:
 
     all: float
     own: float
-    """By this training."""
+    """By this training run."""
     taken: float
     """By other programs of the host."""
     busy: float
@@ -336,7 +338,7 @@ def _has_fewer_workers(fix: Fix, loader: LoaderFacts) -> bool:
 def _describe_workers(fix: Fix, loader: LoaderFacts, cause: str, overlap: Overlap, rank: RankAnalysis) -> str:
     """Why loader workers are the fix, or are not."""
     if _has_fewer_workers(fix, loader):
-        return f"{loader.num_workers} share {rank.cores} cores with the training: fewer would leave it more cores"
+        return f"{loader.num_workers} workers compete with the training process for {rank.cores} cores; use fewer"
     if cause == "uneven-batches":
         return "the workers are fast enough on average: a longer queue bridges late batches"
     hands = f"{overlap.workers} worker{'s' * (overlap.workers != 1)}"

@@ -22,13 +22,13 @@ SHORT_RATIO = 0.5
 STARVED_RATIO = 0.5
 """...unless the device found nothing queued after this share of its kernels: then the host is late all along."""
 FEWEST_KERNELS = 25
-"""With fewer kernels than this, no share says what a training does all along."""
+"""With fewer kernels than this, no share is representative of the entire run."""
 
 
 @rule_on_trace(
     "launch-bound",
     "the device idles because the host cannot launch kernels fast enough",
-    on_cpu="the training ran on the CPU: no device timeline was recorded",
+    on_cpu="training ran on the CPU: no device timeline was recorded",
     asks=("free-launches", "no-host-time"),
 )
 def launch_bound(analysis: TraceAnalysis) -> Finding | Skipped | None:

@@ -25,11 +25,11 @@ def logging_overhead(analysis: Analysis) -> Finding | Skipped | None:
     histograms for TensorBoard, W&B or MLflow, and metrics that are computed only for the log.
 
     ## Why it costs
-    Logging runs in the loop, between the phases, and the step waits for it. On an accelerator, it first waits for the
-    device, because a logged value has to be read back.
+    Logging runs in the loop, between the phases, and the step waits for it. On an accelerator, logging first waits for
+    the device, because a logged value has to be read back.
 
     ## How to recognize it
-    Stack samples in the gaps between phases show lines that log. The cost is their share of the samples times the
+    Stack samples in the gaps between phases show lines that log. The cost is the lines' share of the samples times the
     measured time of the gap.
 
     ## What to do
@@ -37,8 +37,8 @@ def logging_overhead(analysis: Analysis) -> Finding | Skipped | None:
     together. Write histograms every few hundred steps, and let buffers flush files.
 
     ## When it is wrong
-    The rule recognizes lines by their text and function names: a function called `log_softmax_stats` counts even if the
-    training needs what it computes. Check the reported line before you remove it.
+    The rule recognizes lines by their text and function names: a function called `log_softmax_stats` counts as logging
+    even if training needs its result. Check the reported line before you remove it.
     """
     lead = analysis.lead
     threshold = threshold_ratio(lead, judged_fields=GAP_FIELDS)

@@ -27,9 +27,9 @@ def judge_loss_scaler_overhead(analysis: Analysis) -> Finding | None:
     wait for the result before the optimizer steps. A skipped step has computed everything and learned nothing.
 
     ## How to recognize it
-    The scaler's own time is measured. bfloat16 has the exponent range of float32, so neither needs a scaler; nor does a
-    CPU, where bfloat16 is the faster choice. Only steps that are skipped after the warm-up count, because the scaler
-    skips a few at the start while it looks for its scale.
+    The scaler's own time is measured. bfloat16 has the same exponent range as float32, so neither type needs a scaler.
+    Training on a CPU needs none either, because bfloat16 is the faster type there. Only steps that are skipped after
+    the warm-up count, because the scaler always skips a few steps at the start while it searches for its scale.
 
     ## What to do
     Use bfloat16 autocast without a scaler. If you need float16 and lose steps, lower `init_scale` or `growth_factor`,

@@ -96,32 +96,33 @@ def name_owners(finding: Finding, findings: Sequence[Finding]) -> Finding:
 
 @rule(
     "low-utilization",
-    "less of the hardware is used than wanted",
+    "the run uses less of the hardware than you want",
     on_trace=low_utilization_on_trace,
     link=name_owners,
 )
 def low_utilization(analysis: Analysis) -> tuple[Finding | Skipped, ...]:
     """## What it does
     Compares GPU utilization, SM activity, MFU, HFU or CPU utilization with the targets of `--target`. Without a target,
-    compares GPU utilization with the 50 % below which tuning guides call it low.
+    compares GPU utilization with 50 %, the threshold below which tuning guides call it low.
 
     ## Why it costs
-    Low utilization costs nothing by itself: it shows how much there is to save. The causes name what the hardware waits
-    for; the findings listed with them own that time.
+    Low utilization costs nothing by itself: it shows how much there is to save. The listed causes name what the
+    hardware waits for; the time itself counts in the findings listed with each cause.
 
     ## How to recognize it
-    GPU utilization is NVML's share of time with a kernel, or the busy share of a kernel timeline. SM activity is
-    NVML's, or estimated from the blocks of each kernel. MFU is counted FLOPs over the dense peak of the type that ran;
-    on a CPU, over the rate of a matrix product that is measured after the training. The rule judges only what was
-    measured.
+    GPU utilization is the share of time in which a kernel ran, according to NVML or a kernel timeline. SM activity is
+    reported by NVML or estimated from the number of blocks in each kernel. MFU is the rate of counted FLOPs divided by
+    the device's dense peak rate for the dtype in use; on a CPU, it is divided by the rate of a matrix product that is
+    measured after the run. The rule judges only quantities that were measured.
 
     ## What to do
-    Fix the first cause that has a finding, then measure again. If the device is busy and MFU is low, look for small
+    Fix the first cause that has a finding, then measure again. If the device is busy but MFU is low, look for small
     batches, float32 and unfused operators instead.
 
     ## When it is wrong
-    High utilization does not prove good use: one small kernel at a time counts as 100 %. The shares of the causes are
-    upper bounds, from host phases unless a kernel timeline was recorded. NVML also counts other programs on a GPU.
+    High utilization does not prove good use: one small kernel at a time counts as 100 %. The share of each cause is an
+    upper bound; it is based on host phases unless a kernel timeline was recorded. NVML also counts other programs on
+    the GPU.
     """
     phases = _list_phases(analysis)
     of_cores = {name: phases[name] for name in OF_CORES if name in phases}

@@ -82,24 +82,24 @@ def memory_growth(analysis: Analysis) -> Finding | Skipped | None:
     Fits a line to each process's memory over its steady steps, and reports in how many steps memory would be full.
 
     ## Why it costs
-    A leak ends the training, often after hours, with an out-of-memory error or a kill that leaves no message.
+    A leak ends the run, often after hours, with an out-of-memory error or a kill that leaves no message.
 
     ## How to recognize it
     The slope exceeds three times its own error and amounts to more than 16 MiB over the steady steps, or to 1 % of all
-    memory per thousand steps. Every quarter of the run is above the previous quarter, and the second half grows like
-    the first: an allocator that warms up flattens out, and a fluctuating one comes back. The second half must also
-    rise by at least three times its largest single rise: a heap that looks for room for large blocks rises in a few
-    jumps.
+    memory per thousand steps. Memory use in every quarter of the run is higher than in the previous quarter, and it
+    grows in the second half as in the first. (An allocator that warms up levels off, and a fluctuating allocator
+    returns to its earlier level.) The second half must also rise by at least three times its largest single rise,
+    because a heap that looks for room for large blocks grows in a few jumps.
 
     ## What to do
     Look for tensors kept with their graph (`losses.append(loss)` instead of `loss.item()` or `loss.detach()`), lists
-    and caches without a bound, and hooks that keep activations. With DataLoader workers, a data set held as Python
+    and caches without a size limit, and hooks that keep activations. With DataLoader workers, a data set held as Python
     lists grows by copy-on-write: hold it as arrays.
 
     ## When it is wrong
-    The source and the calls of the named line suggest that it keeps something; other lines may as well. Caches that
-    fill during the first epoch grow and then stop. Memory-mapped data counts as resident although the system can drop
-    it at once. A short run sees only part of either.
+    The reported line is named because its source and its calls suggest that it keeps something; other lines may keep
+    something too. Caches that fill during the first epoch grow and then stop. Memory-mapped data counts as resident
+    although the system can drop it at once. A short run shows only part of such growth.
     """
     judged = [rank for rank in analysis.ranks if rank.memory_growth_bytes_per_step is not None]
     if not judged:

@@ -16,21 +16,21 @@ def memory_headroom(analysis: Analysis) -> Finding | Skipped | None:
     Compares peak device memory with the device's total, and reports how much stays free on every rank.
 
     ## Why it costs
-    Free memory costs nothing by itself, but it can buy speed: larger batches, no activation checkpointing, no sharding
-    of a model that fits on one device.
+    Free memory costs nothing by itself, but it can buy speed: a larger batch, training without activation
+    checkpointing, or training without sharding if the model fits on one device.
 
     ## How to recognize it
-    Even on the fullest rank, the peak stays under half of the device's memory.
+    Even on the rank with the highest peak, less than half of the device's memory is used.
 
     ## What to do
-    Try a larger batch (and tune the learning rate again), or turn off recomputation and offloading.
+    Try a larger batch (and tune the learning rate again), or turn off activation checkpointing and offloading.
 
     ## When it is wrong
-    A larger batch changes the training, and it is faster only while the device is not yet busy. Memory that other
-    programs use on the device is not counted.
+    A larger batch changes the training results, and it is faster only while the device is not yet busy. Memory that
+    other programs use on the device is not counted.
     """
     if not analysis.accelerator:
-        return Skipped(reason="the training ran on the CPU: there is no device memory")
+        return Skipped(reason="training ran on the CPU: there is no device memory")
     known = [rank for rank in analysis.ranks if rank.memory_peak_bytes is not None and rank.memory_total_bytes]
     if not known:
         return Skipped(reason="device memory was not measured")

@@ -55,23 +55,23 @@ def memory_pressure(analysis: Analysis) -> Finding | Skipped | None:
     Compares peak device memory with the device's total.
 
     ## Why it costs
-    Above 90 %, the allocator starts to free cached blocks and retry, which stalls the device, and one longer batch ends
-    the training.
+    Above 90 %, the allocator starts to free cached blocks and retry, which stalls the device, and a single longer batch
+    can end the run.
 
     ## How to recognize it
     The peak exceeds 90 % of the device's memory on the reported rank.
 
     ## What to do
-    Apply the first remedy that the evidence lists: remedies are ordered by the bytes that they save at most, relative
-    to the time that they cost. They include smaller micro-batches with accumulation, bf16, activation checkpointing,
-    sharding, offloading and, against fragmentation, `expandable_segments:True`.
+    Apply the first remedy that the evidence lists: remedies are ordered by the most bytes that each can save, relative
+    to the time that it costs. They include smaller micro-batches with gradient accumulation, bf16, activation
+    checkpointing, sharding, offloading and, against fragmentation, `expandable_segments:True`.
 
     ## When it is wrong
-    A program that deliberately reserves all memory at its start is not under pressure: look at allocated memory, not at
-    reserved memory.
+    A program that deliberately reserves all memory at its start is not under memory pressure: look at allocated memory,
+    not at reserved memory.
     """
     if not analysis.accelerator:
-        return Skipped(reason="the training ran on the CPU: there is no device memory")
+        return Skipped(reason="training ran on the CPU: there is no device memory")
     known = [rank for rank in analysis.ranks if rank.memory_peak_bytes is not None and rank.memory_total_bytes]
     if not known:
         return Skipped(reason="device memory was not measured")

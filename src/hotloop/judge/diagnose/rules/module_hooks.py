@@ -21,24 +21,24 @@ _OF_AUTOGRAD = frozenset({"forward", "backward", "setup_context", "jvp", "vjp"})
 def module_hooks(analysis: Analysis) -> Finding | None:
     """## What it does
     Measures the time that your own hooks take inside forward and backward: statistics, gradient norms, activation dumps
-    and watches that were registered with `register_forward_hook`, `register_full_backward_hook`, `Tensor.register_hook`
-    and the like.
+    and watchers that were registered with `register_forward_hook`, `register_full_backward_hook`,
+    `Tensor.register_hook` and the like.
 
     ## Why it costs
-    Each call of a module with a hook leaves torch's code for yours. The hook runs in every step, once per module, and
-    on an accelerator, each value that it reads back waits for the device.
+    Each call of a module with a hook leaves torch's code for yours. The hook runs once per module in every step. On an
+    accelerator, the host waits for the device each time the hook reads a value back.
 
     ## How to recognize it
     Stack samples of the forward show functions that were registered on the model's modules when it was first called,
     and samples of the backward show functions of yours that belong to no `autograd.Function`.
 
     ## What to do
-    Remove hooks that were left over from debugging. Let the hooks that you need return at once except in every N-th
+    Remove hooks that were left over from debugging. Let the hooks that you need return immediately except in every N-th
     step, and keep values as tensors until then.
 
     ## When it is wrong
-    A method may need its hook: gradient compression, spectral normalization, feature extraction for a loss. Then its
-    cost is part of the method.
+    Some methods need a hook: gradient compression, spectral normalization, or feature extraction for a loss. In that
+    case, the hook's cost is part of the method's cost.
     """
     rank = analysis.lead
     if rank.step_mean_ns <= 0:

@@ -23,24 +23,24 @@ KEPT_FACTOR = 5.0
 def judge_needless_recompute(analysis: Analysis) -> Finding | Skipped | None:
     """
     ## What it does
-    Finds activation checkpointing in trainings whose activations would fit in memory.
+    Finds activation checkpointing in runs whose activations would fit in memory.
 
     ## Why it costs
-    Checkpointing discards the activations of a block and recomputes its forward during backward. That is up to one more
-    forward per step, a quarter to a third of the computation.
+    Checkpointing discards a block's activations and recomputes the block's forward during backward. This adds up to one
+    more forward per step, which is a quarter to a third of the computation.
 
     ## How to recognize it
-    torch.utils.checkpoint ran inside training forwards, peak memory stayed below half of what this process may use, and
-    the estimated peak without checkpointing fits too. The cost is the time of module calls inside backward; if that was
-    not measured, the forward time is used instead.
+    torch.utils.checkpoint ran inside training forwards, peak memory stayed below half of the memory that this process
+    may use, and the estimated peak without checkpointing fits too. The cost is the time of module calls inside
+    backward; if that was not measured, the forward time is used instead.
 
     ## What to do
     Turn checkpointing off, or keep it only for the blocks with the largest activations. If memory then gets tight,
     `create_selective_checkpoint_contexts` keeps the expensive results and recomputes the cheap ones.
 
     ## When it is wrong
-    The estimated peak is rough: try it, and watch the peak. Longer sequences than those in this run may need the
-    memory.
+    The estimated peak is rough: try the change, and watch the actual peak. Sequences that are longer than those in this
+    run may need the memory.
     """
     rank = analysis.lead
     if not rank.checkpointing:

@@ -25,11 +25,11 @@ NEARLY_FULL_RATIO = 0.97
 def out_of_memory(analysis: Analysis) -> tuple[Finding, ...]:
     """## What it does
     Reports the process that ran out of memory, the allocation that failed, what held the memory, and the remedies,
-    starting with those that save most bytes for the least time. Does the same for a run whose peak is above 90 % of the
-    host's memory; for a device, see `memory-pressure`.
+    starting with those that save the most bytes for the least time. Also reports a run whose peak exceeds 90 % of the
+    host's memory; for device memory, see `memory-pressure`.
 
     ## Why it costs
-    You lose everything since the last checkpoint, and the next run ends at the same step.
+    You lose all progress since the last checkpoint, and the next run ends at the same step.
 
     ## How to recognize it
     The run raised an uncaught `torch.OutOfMemoryError`, `MemoryError` or "can't allocate memory", or received SIGKILL
@@ -37,15 +37,17 @@ def out_of_memory(analysis: Analysis) -> tuple[Finding, ...]:
     tensors themselves; the rest is activations, batches and, on the host, the interpreter with its libraries.
 
     ## What to do
-    If one allocation is larger than all memory, change the line that requests it. If memory grew from step to step, see
-    `memory-growth`. Otherwise, as they apply: smaller micro-batches with gradient accumulation; activation
-    checkpointing, for one more forward per step; bf16; an optimizer or model sharded over the ranks (ZeRO, FSDP);
-    offloading to the host, which costs copies. Set `expandable_segments:True` if the allocator had reserved enough
-    memory, but in blocks that did not fit. If no step ended, only sizes are known, not times.
+    If a single allocation is larger than all of the memory, change the line that requests it. If memory grew from step
+    to step, see `memory-growth`. Otherwise, use one or more of these: smaller micro-batches with gradient accumulation;
+    activation checkpointing, which costs one more forward per step; bf16; an optimizer or model that is sharded over
+    the ranks (ZeRO, FSDP); offloading to the host, which costs copies. Set `expandable_segments:True` if the allocator
+    had reserved enough memory, but in blocks that did not fit. If no step was completed, only sizes are known, not
+    times.
 
     ## When it is wrong
-    `saves at most` is an upper bound: a smaller micro-batch saves only what scales with the batch, and checkpointing
-    keeps the input of every block. After a kill on a shared host, another program may have held the memory.
+    `saves at most` is an upper bound: a smaller micro-batch saves only memory that scales with the batch, and
+    checkpointing keeps the input of every block. After a kill on a shared host, another program may have held the
+    memory.
     """
     return describe_failures(analysis.memory_failures, analysis) or tuple(filter(None, [_describe_near(analysis)]))
 
@@ -53,9 +55,10 @@ def out_of_memory(analysis: Analysis) -> tuple[Finding, ...]:
 def describe_failures(
     failures: Sequence[MemoryFailure], analysis: Analysis | None = None, known: MemorySituation | None = None
 ) -> tuple[Finding, ...]:
-    """One finding for all failures, about the process that held most; ``analysis`` is None if no step was completed.
+    """One finding for all failures, about the process that held the most memory; ``analysis`` is None if no step was
+    completed.
 
-    ``known``: what a file says about the training, in place of a recorded process.
+    ``known``: a file's information about the run, used in place of a recorded process.
     """
     if not failures:
         return ()

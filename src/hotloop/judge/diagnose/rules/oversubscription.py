@@ -25,8 +25,8 @@ UNPROVED_HIGH_RATIO = 0.50
 @rule("oversubscription", "more compute threads than cores")
 def oversubscription(analysis: Analysis) -> Finding | Skipped | None:
     """## What it does
-    Compares the compute threads of all ranks on a host with the cores that they may use (the smaller of CPU affinity
-    and the container's quota).
+    Compares the number of compute threads of all ranks on a host with the number of cores that they may use (the CPU
+    affinity or the container's quota, whichever is smaller).
 
     ## Why it costs
     The threads of a parallel operator meet at a barrier. With more threads than cores, some wait for a core while the
@@ -34,7 +34,7 @@ def oversubscription(analysis: Analysis) -> Finding | Skipped | None:
 
     ## How to recognize it
     `torch.get_num_threads()` times the ranks on the host exceeds the cores. A probe with one thread per free core
-    measures what that costs this model; without the probe, the cost is unknown.
+    measures how much time the extra threads cost this model; without the probe, the cost is unknown.
 
     ## What to do
     Call `torch.set_num_threads(cores // ranks)`, or set OMP_NUM_THREADS in the environment. In a container, check that
@@ -100,8 +100,8 @@ def oversubscription(analysis: Analysis) -> Finding | Skipped | None:
 def _proved_low_ratio(probed: Forecast, rank: RankAnalysis) -> float:
     """Half of the middle forecast, if the settings took turns on most of the step's work and clearly differed.
 
-    The probe's own low end also carries the noise of the training. More threads than cores make that noise large, so it
-    is part of the fault and not a reason to doubt it.
+    The probe's own low end also includes the noise of the run. More threads than cores make that noise large, so it is
+    part of the fault and not a reason to doubt it.
     """
     present, fitting = probed.evidence.get("present_ns"), probed.evidence.get("with_as_many_as_cores_ns")
     rounds = probed.evidence.get("rounds")

@@ -19,7 +19,7 @@ BUCKETED_PADDING_RATIO = 0.05
 def judge_padding_waste(analysis: Analysis) -> Finding | Skipped | None:
     """
     ## What it does
-    Measures how much of the sampled batches is padding, and how much would remain with each of two remedies.
+    Measures how much of the sampled batches is padding, and how much padding would remain with each of two remedies.
 
     ## Why it costs
     The model computes padding like any other token. Time in linear layers grows with the number of positions, and time
@@ -31,12 +31,14 @@ def judge_padding_waste(analysis: Analysis) -> Finding | Skipped | None:
 
     ## What to do
     In the collate function, pad to the longest sample of the batch, not to the model's maximum. If lengths vary within
-    a batch, group samples of similar length (`group-by-length`). An IterableDataset determines its own order: pack
-    several samples into one row (`pack-sequences`), which leaves as little padding.
+    a batch, group samples of similar length (`group-by-length`). An IterableDataset determines its own order, so its
+    samples cannot be grouped: pack several samples into one row instead (`pack-sequences`), which leaves equally little
+    padding.
 
     ## When it is wrong
-    With static shapes for torch.compile or CUDA graphs, a few bucket lengths are better than the exact longest one.
-    Bucketing changes which samples share a batch. A real token at the ends of the rows looks like padding.
+    If torch.compile or CUDA graphs need static shapes, padding to one of a few bucket lengths is better than padding to
+    the exact length of the longest sample. Bucketing changes which samples share a batch. A real token at the ends of
+    the rows looks like padding.
     """
     rank = analysis.lead
     padding = rank.padding_ratio

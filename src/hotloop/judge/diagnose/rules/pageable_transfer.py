@@ -12,7 +12,7 @@ from hotloop.judge.diagnose.on_trace import NO_DEVICE, device_ranks, find_worst
 @rule_on_trace(
     "pageable-transfer",
     "batches are copied to the device from pageable memory",
-    on_cpu="the training ran on the CPU: nothing is copied to a device",
+    on_cpu="training ran on the CPU: nothing is copied to a device",
 )
 def pageable_transfer(analysis: TraceAnalysis) -> Finding | Skipped | None:
     """## What it does
@@ -20,10 +20,10 @@ def pageable_transfer(analysis: TraceAnalysis) -> Finding | Skipped | None:
 
     ## Why it costs
     The driver copies pageable memory in pieces through its own buffer, at half the speed of a copy from pinned memory.
-    The host waits for it, so the copy cannot overlap with computation.
+    The host waits for the copy, so it cannot overlap with computation.
 
     ## How to recognize it
-    The device timeline gives each copy's kind. The cost is the time of pageable copies that does not overlap with
+    The device timeline shows each copy's kind. The cost is the time of pageable copies that does not overlap with
     kernels.
 
     ## What to do
@@ -43,7 +43,8 @@ def pageable_transfer(analysis: TraceAnalysis) -> Finding | Skipped | None:
         return None
     rank, cost_ratio = worst.rank, worst.cost_ratio
     return Finding(
-        title=f"copies from pageable memory that nothing hides take {format_share(cost_ratio)} of the device's time",
+        title=f"copies from pageable memory that do not overlap with kernels take {format_share(cost_ratio)} of the "
+        f"device's time",
         phase="h2d",
         cost_ns=worst.cost_ns,
         time_ns={"exposed_mem": worst.cost_ns},

@@ -41,22 +41,22 @@ def phase_drift(analysis: Analysis) -> Finding | None:
     Compares every phase in the first, middle and last third of the steady steps.
 
     ## Why it costs
-    The mean of a drifting phase is misleading: the longer the training, the more the step costs. Typical causes are
-    hooks that are registered again each epoch, a history that is walked in every step, a graph that is kept, and
-    denormal numbers in an optimizer's averages on the CPU.
+    The mean time of a drifting phase is misleading: the longer the run, the slower the step. Typical causes are hooks
+    that are registered again each epoch, a history that is walked in every step, a graph that is kept, and denormal
+    numbers in an optimizer's averages on the CPU.
 
     ## How to recognize it
-    The phase's median grows and stays large: it at least doubles from the first third to the last, also relative to the
-    rest of the step, and the process's CPU time grows with it, while batches stay as large as they were. If other
+    The phase's median time grows and stays large: it at least doubles from the first third to the last, also relative
+    to the rest of the step. The process's CPU time grows with it, while the batch size stays the same. If other
     programs used cores, no saving is forecast.
 
     ## What to do
-    Look for something that accumulates at the lines of this phase. For an optimizer on the CPU whose gradients have
+    Look at the lines of this phase for something that accumulates. For an optimizer on the CPU whose gradients have
     become zero, call `torch.set_flush_denormal(True)`.
 
     ## When it is wrong
     A schedule that makes steps larger on purpose (longer sequences, layers that are unfrozen) looks the same if the
-    sizes of the batches are unknown.
+    batch sizes are unknown.
     """
     lead = analysis.lead
     if lead.step_mean_ns <= 0 or lead.steady_count < LEAST_STEPS or _units_drift(lead):
@@ -88,7 +88,7 @@ def _judge(rank: RankAnalysis, phase: str, steps: Sequence[int]) -> Finding | No
     lines = [line for name in FIELDS[phase] for line in rank.lines.get(name, ())]
     return Finding(
         title=f"the {phase.replace('_', ' ')} becomes slower during the run, from {format_time(first)} to "
-        f"{format_time(last)} a step ({format_share(cost_ratio)} of the mean step is this growth)"
+        f"{format_time(last)} a step (this growth is {format_share(cost_ratio)} of the mean step)"
         + (": other programs used cores, which may be why" if is_busy else why),
         phase=phase,
         cost_ns=round(beyond_ns),

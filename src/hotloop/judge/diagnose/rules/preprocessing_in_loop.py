@@ -67,10 +67,10 @@ def preprocessing_in_loop(analysis: Analysis) -> Finding | Skipped | None:
     batch during the current step.
 
     ## How to recognize it
-    The gap between the last batch and the forward is a substantial part of the step, and stack samples there show your
-    own lines (listed in the finding), which neither log nor handle weights. The loss and metrics are also computed
-    between forward and backward. A line there counts only if the loop's source shows that its statement makes input for
-    the next forward and uses no result of this one.
+    The gap between the arrival of the last batch and the forward is a substantial part of the step, and stack samples
+    in that gap show lines of your own (listed in the finding) that neither log nor handle weights. The loss and metrics
+    are also computed between forward and backward. A line between the two counts only if the loop's source shows that
+    its statement makes input for the next forward and uses no result of the current one.
 
     ## What to do
     Move these lines into the data set's `__getitem__` or into `collate_fn` and give the DataLoader workers, or prepare
@@ -79,11 +79,11 @@ def preprocessing_in_loop(analysis: Analysis) -> Finding | Skipped | None:
     `slow_tokenizer`; `use_fast=True` selects the Rust version.
 
     ## When it is wrong
-    Work that needs the model (hard-example mining, self-play) cannot move into a worker. Augmentation that runs on the
-    accelerator on purpose belongs in the loop. A forward written as plain functions, without any module call, looks
-    like a gap and is not judged. If a function with a name like `next_batch` runs between forward and backward, and the
-    source does not show where its result goes (an attribute, a queue), the severity is info and the low forecast is
-    zero.
+    Work that needs the model (hard-example mining, self-play) cannot move into a worker. Augmentation that deliberately
+    runs on the accelerator belongs in the loop. A forward that is written as plain functions, without any module call,
+    looks like a gap and is not judged. If a function with a name like `next_batch` runs between forward and backward,
+    and the source does not show where its result goes (an attribute, a queue), the severity is info and the low
+    forecast is zero.
     """
     rank = max(analysis.ranks, key=lambda one: _gap_ns(one) / max(1.0, one.step_mean_ns))
     if known_count(rank, "forwards") <= 0:

@@ -38,19 +38,20 @@ def python_gradient_loop(analysis: Analysis) -> Finding | Skipped | None:
 
     ## Why it costs
     Each tensor takes several operators, each with Python overhead, and often an `.item()` that waits for the device.
-    The interpreter is the limit, not memory.
+    The interpreter limits the speed, not memory bandwidth.
 
     ## How to recognize it
     The gap after backward (or after the optimizer) is a material part of the step, and stack samples there show lines
     that touch `.grad` or loop over `parameters()`.
 
     ## What to do
-    Use `torch.nn.utils.clip_grad_norm_(parameters, max_norm, foreach=True)` and the optimizer's own `weight_decay`; for
-    the rest, `torch._foreach_mul_`, `torch._foreach_lerp_` and similar functions over lists. Keep norms as tensors.
+    Use `torch.nn.utils.clip_grad_norm_(parameters, max_norm, foreach=True)` and the optimizer's own `weight_decay`. For
+    other loops, use `torch._foreach_mul_`, `torch._foreach_lerp_` and similar functions, which take lists of tensors.
+    Keep norms as tensors.
 
     ## When it is wrong
     A loop over a few large tensors is memory-bound and is just as slow in any form. Work that differs from tensor to
-    tensor (layer-wise rules with branches) may not fit a foreach form.
+    tensor (layer-wise rules with branches) may have no foreach form.
     """
     lead = analysis.lead
     threshold = threshold_ratio(lead, judged_fields=GAPS)

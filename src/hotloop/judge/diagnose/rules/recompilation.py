@@ -38,20 +38,20 @@ def judge_recompilation(analysis: Analysis) -> Finding | None:
     """
     ## What it does
     Finds steps in which torch.compile recompiled, and reports the guard that failed. If a function reached the
-    recompile limit, reports the step since which it runs eagerly. If there are enough earlier compiled steps to
-    compare, also reports how much slower each step is since then.
+    recompile limit, reports the step from which on the function runs eagerly. If there are enough earlier compiled
+    steps for a comparison, also reports how much slower each step is from then on.
 
     ## Why it costs
     Compiled code is specialized for shapes, types and values. When one of them changes, the step stops and compiles,
-    for seconds. After eight recompilations (`torch._dynamo.config.recompile_limit`), torch gives up on the function and
-    runs eagerly whatever it has not compiled.
+    for seconds. After eight recompilations (`torch._dynamo.config.recompile_limit`), torch gives up on the function:
+    from then on, every variant that is not compiled yet runs eagerly.
 
     ## How to recognize it
-    The time that steady steps spend compiling is measured, and forecast as lost in every step. Two or more
+    The rule measures how long steady steps spend compiling, and forecasts the same loss for every step. Two or more
     recompilations before the steps are steady count as a share of the full run (if they take at least 5 % of it). You
-    pay them once per start: no saving is forecast, and the severity is one level below that of the same share lost in
-    every step. What the first step compiles is the price of compiling and does not count. The failed guard shows what
-    changed: nearly always the length or size of a batch, or a Python number.
+    pay this cost once per start: no saving is forecast, and the severity is one level lower than if the same share were
+    lost in every step. Compilation in the first step is the price of using torch.compile and does not count. The failed
+    guard shows what changed: nearly always the length or size of a batch, or a Python number.
 
     ## What to do
     Keep shapes constant: `drop_last=True` for the last batch of an epoch, padding to a few bucket lengths. Or mark the
@@ -59,9 +59,9 @@ def judge_recompilation(analysis: Analysis) -> Finding | None:
     change (a step counter, a schedule) into tensors.
 
     ## When it is wrong
-    If the set of shapes is small, compiling stops once all of them have been seen, so it matters less the longer the
-    training runs. The evidence shows whether compiling went on in the second half. The share is that of this recording:
-    a large share of thirty steps may be a small share of a day of training.
+    If the set of shapes is small, compiling stops once all shapes have been seen, so its cost matters less in a longer
+    run. The evidence shows whether compiling went on in the second half. The share refers to this recording only: a
+    large share of thirty steps may be a small share of a day of training.
     """
     rank = analysis.lead
     if not rank.compile.used:

@@ -38,10 +38,10 @@ def judge_redundant_compute(analysis: Analysis) -> Sequence[Finding]:
     backward of their sum gives the same result. A second forward, often only for a metric, costs as much as the first.
 
     ## How to recognize it
-    There are more backwards than graphs, some of them with `retain_graph=True`. How much of each backward is shared is
-    read from the recorded matrix products, or else assumed to be within a range. For forwards: the same input tensor
-    reached the model again before the next optimizer step. For a frozen model (a teacher), that counts only if it takes
-    a single tensor: a second input, such as a time or an action, may differ each time.
+    There are more backwards than graphs, some of them with `retain_graph=True`. The recorded matrix products show how
+    much of each backward is shared; without them, the rule assumes a range. A forward is redundant if the same input
+    tensor reached the model again before the next optimizer step. For a frozen model (a teacher), this counts only if
+    the model takes a single tensor: a second input, such as a time or an action, may differ each time.
 
     ## What to do
     Call `(loss_a + loss_b).backward()` instead of two backwards. Keep the outputs of the first forward, detached, for
@@ -50,13 +50,14 @@ def judge_redundant_compute(analysis: Analysis) -> Sequence[Finding]:
     ## When it is wrong
     Some methods are right as they are: those that need each loss's own gradient (gradient surgery, some multi-task
     weightings), second derivatives, several optimizers with a loss each, and two passes with different dropout on
-    purpose (R-Drop, SimCSE). Two losses that each run the model on the same batch, with nothing random inside, need
-    only one pass: sum the losses of one output. A model that keeps state between calls (a memory, a running position)
-    is an exception.
+    purpose (R-Drop, SimCSE). If two losses each run the model on the same batch and nothing in the model is random, one
+    pass is enough: compute both losses from one output and add them. A model that keeps state between calls (a memory,
+    a running position) is an exception.
 
-    The rule does not report gradients that no optimizer uses (a discriminator's step that reaches the generator for
-    lack of `detach()`, a teacher's forward with gradients). The program may have read them before it cleared them, for
-    a norm, a penalty or gradient surgery, which leaves no trace, and their part of a backward is not measured.
+    The rule does not report gradients that no optimizer uses (a discriminator step that reaches the generator because
+    `detach()` is missing, a teacher's forward with gradients). The program may have read such gradients before it
+    cleared them, for a norm, a penalty or gradient surgery; that leaves no trace. Their share of a backward is not
+    measured either.
     """
     found = (_judge_backwards(analysis), _judge_forwards(analysis))
     return tuple(finding for finding in found if finding is not None)

@@ -30,30 +30,30 @@ frequent is the user's choice."""
 def judge_slow_link(analysis: Analysis) -> Finding | Skipped | None:
     """
     ## What it does
-    Finds trainings in which all ranks wait for gradients that cross a real network interface far below its nominal
-    speed, or below the rate that two processes on one host reach.
+    Finds runs in which all ranks wait for gradients that cross a real network interface far below its nominal speed, or
+    more slowly than two processes on one host exchange them.
 
     ## Why it costs
-    In a ring, each rank sends and receives nearly twice the bytes of all gradients per exchange. If that takes longer
-    than backward, every rank waits for the rest.
+    In a ring, each rank sends and receives nearly twice the total size of the gradients per exchange. If the exchange
+    takes longer than backward, every rank waits for it to finish.
 
     ## How to recognize it
-    Exposed communication is similar on all ranks, the interface's counters show the gradients' bytes, and bytes over
-    communication time give the rate. Loopback traffic never counts as a link.
+    Exposed communication is similar on all ranks, the interface's counters show as many bytes as the gradients have,
+    and these bytes divided by the communication time give the rate. Loopback traffic never counts as a link.
 
     ## What to do
     Far below the nominal speed: check which interface is used (`GLOO_SOCKET_IFNAME`, `NCCL_SOCKET_IFNAME`) and whether
     InfiniBand is off (`NCCL_IB_DISABLE`), and look for errors and shared traffic; `hotloop bench comm` measures the
-    link alone. At the nominal speed, or if none is known: send less. The finding recommends 16 or 8 bits, whichever
-    leaves less communication exposed; 8 bits must save another tenth of the step. The evidence gives a forecast for
-    top-k, but the rule does not recommend it: in a small language model, top-k kept the loss only without the
-    optimizer's momentum (docs/communication-quality.md). Gradient accumulation with `no_sync()` helps in addition to
-    all of them.
+    link by itself. If the link reaches its nominal speed, or if that speed is unknown, send less data. The finding
+    recommends 16 or 8 bits, whichever leaves less communication exposed; 8 bits must save another tenth of the step.
+    The evidence includes a forecast for top-k, but the rule does not recommend top-k: with a small language model, it
+    reached the same loss only without the optimizer's momentum (docs/communication-quality.md). Gradient accumulation
+    with `no_sync()` helps in addition to any of these.
 
     ## When it is wrong
-    The link's rate is that of this training; a queue that fills for seconds is not seen. Compression costs computation:
-    on a fast link it is slower, and then this finding recommends none. The cost of compression was measured on one CPU.
-    Every kind of compression rounds gradients: compare the loss of a longer run.
+    The link's rate is the rate seen in this run; congestion that builds up over seconds is not seen. Compression costs
+    computation: on a fast link, compression is slower, and this finding does not recommend it. The cost of compression
+    was measured on one CPU. Every kind of compression rounds gradients: compare the loss of a longer run.
     """
     if not is_distributed(analysis):
         return None

@@ -26,19 +26,20 @@ UNPROVED_LOW_RATIO = 0.04
 )
 def slow_optimizer(analysis: Analysis) -> Finding | None:
     """## What it does
-    Measures the time in `optimizer.step()` and, with a probe of this model's own tensors, how long the fused or foreach
-    form of the same optimizer would take.
+    Measures the time spent in `optimizer.step()`. A probe with this model's own tensors measures how long the fused or
+    foreach form of the same optimizer would take.
 
     ## Why it costs
     The plain form runs about ten small operators per parameter tensor, one after another, and each reads and writes the
     entire tensor again. The fused form makes one pass over all tensors.
 
     ## How to recognize it
-    The phase `optimizer` is a material part of the step, the optimizer is not fused, and the probe after training
+    The `optimizer` phase is a material part of the step, the optimizer is not fused, and the probe after training
     measured a gain on tensors of the same shapes.
 
     ## What to do
-    Use `AdamW(..., fused=True)` (also Adam, SGD, Adagrad); where fused is not supported, `foreach=True`.
+    Use `AdamW(..., fused=True)` (also for Adam, SGD and Adagrad), or `foreach=True` where the fused form is not
+    supported.
 
     If you or another library defined a class with the same name, torch's form is compared with the recorded steps:
     switch only if both compute the same. An optimizer that torch does not have (Lion, LAMB) is reported if stack

@@ -21,7 +21,7 @@ _CAUSES = (
     (
         "waiting-for-ranks",
         re.compile(r"^torch\.distributed\b"),
-        "it waits for other ranks: look at the rank that arrives last",
+        "the process waits for other ranks: look at the rank that arrives last",
     ),
     (
         "compiling",
@@ -56,16 +56,16 @@ PROCESSES = (
     "it, or start fewer",
 )
 OF_EVERY_START = frozenset({"importing", "starting-device", "compiling", "unknown", "your-code"})
-"""Also found in the first steps of a healthy training: torch imports parts of itself when they are first used."""
+"""Also found in the first steps of a healthy training run: torch imports parts of itself when they are first used."""
 OWN = ("your-code", "keep its result for the next start, or do it in parallel")
 
 
 @rule("slow-start", "much of the run passes before the first step ends")
 def slow_start(analysis: Analysis) -> Finding | None:
     """## What it does
-    Measures the time from the import of torch to the end of the first step, beyond a usual step, and names the lines of
-    yours that take it: reading all samples for their lengths, skipping batches on resume, building indices, tokenizing,
-    downloading, compiling, importing, waiting for other ranks.
+    Measures the time from the import of torch to the end of the first step, less the time of a usual step, and names
+    the lines of your code that take it: reading all samples for their lengths, skipping batches on resume, building
+    indices, tokenizing, downloading, compiling, importing, waiting for other ranks.
 
     ## Why it costs
     Nothing trains in the meantime, and you pay for it at every start: each restart after a failure, each trial of a
@@ -81,9 +81,9 @@ def slow_start(analysis: Analysis) -> Finding | None:
     slow work in a worker while the first steps run.
 
     ## When it is wrong
-    The share is of this run. In a training of days, a start of a minute does not matter: no saving is forecast, and the
-    severity is one level below that of the same share lost in every step. If imports, compiling or your own code take
-    less than ten seconds, the severity is info.
+    The share refers to this run only. A one-minute start does not matter in a run that takes days: no saving is
+    forecast, and the severity is one level lower than if the same share were lost in every step. If imports, compiling
+    or your own code take less than ten seconds, the severity is info.
     """
     lead = analysis.lead
     start, left_out = lead.start, lead.excluded

@@ -30,30 +30,31 @@ def judge_small_batch(analysis: Analysis) -> Finding | Skipped | None:
     """
     ## What it does
     Forecasts the time per sample that a larger batch would save, by replaying this model's own operators at both sizes.
-    It suggests the batch that saves most among those timed (up to 64 times the present one, as far as host memory and
-    the probe's time allow). If several save the same within 2 % of the step, it suggests the smallest.
+    Suggests the batch size that saves the most time among those that the probe timed (up to 64 times the current size,
+    as far as host memory and the probe's time limit allow). If the savings of several sizes are within 2 % of the step,
+    suggests the smallest of them.
 
     ## Why it costs
     Every operator costs a few microseconds of host time and reads its weights once, whatever the batch. The optimizer
-    and the rest of the loop cost the same for one sample as for a thousand. With few samples per step, these fixed
+    and the rest of the loop take the same time for one sample as for a thousand. With few samples per step, these fixed
     costs are a large part of the time per sample.
 
     ## How to recognize it
     The replayed operators take less than twice as long on twice the batch. To count no time twice, the forecast leaves
-    out what a fused or foreach optimizer was measured to save (slow-optimizer), the time to start operators if
-    uncompiled-model forecasts a saving, and what larger buckets save between ranks (small-buckets). If loader workers
-    make the batches, the forecast does not exceed their pace.
+    out the measured saving of a fused or foreach optimizer (slow-optimizer), the time to start operators if
+    uncompiled-model forecasts a saving, and the saving from larger buckets between ranks (small-buckets). If loader
+    workers make the batches, the forecast does not exceed the rate at which they deliver samples.
 
     Without a replay, the rule compares the number of operators per step times the cost of starting one with the time of
-    forward and backward; that alone never raises the finding above low.
+    forward and backward; that comparison never raises the severity above low.
 
     ## What to do
     Raise the batch size while memory allows it. With gradient accumulation, use fewer, larger micro-batches: the
     gradient stays the same up to rounding, and so does training.
 
     ## When it is wrong
-    Without accumulation, a larger batch is a different training: fewer updates per epoch, and you have to tune the
-    learning rate again. If steps wait for input, fix that finding first: a larger batch waits longer.
+    Without accumulation, a larger batch changes the training: there are fewer updates per epoch, and you have to tune
+    the learning rate again. If steps wait for input, fix that finding first: a step with a larger batch waits longer.
     """
     rank = analysis.lead
     accumulated = known_count(rank, "micro_batches") > 1.5

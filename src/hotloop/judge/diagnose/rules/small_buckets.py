@@ -20,21 +20,21 @@ from hotloop.judge.diagnose.measured import MATERIAL_RATIO, known_places
 def judge_small_buckets(analysis: Analysis) -> Finding | Skipped | None:
     """
     ## What it does
-    Finds DistributedDataParallel trainings whose gradient buckets are far smaller than a mebibyte.
+    Finds DistributedDataParallel runs whose gradient buckets are far smaller than a mebibyte.
 
     ## Why it costs
     Every all-reduce costs its latency, whatever its size: tens of microseconds with NCCL on one host, a fraction of a
     millisecond with gloo or over a network.
 
     ## How to recognize it
-    There are many buckets, nearly all below 1 MiB, and communication that does not overlap with backward. If a probe of
-    this model's buckets ran, it measured the gain. Otherwise, the cost is the number of unneeded all-reduces times
-    their usual latency, and never more than the exposed communication.
+    There are many buckets, nearly all of them smaller than 1 MiB, and some communication does not overlap with
+    backward. If a probe with this model's buckets ran, it measured the saving. Otherwise, the cost is the number of
+    unneeded all-reduces times their usual latency, but never more than the exposed communication.
 
     ## What to do
-    Leave `bucket_cap_mb` at 25, or raise it. If gradients cross a network, the finding names the size that leaves the
-    least communication exposed at the rate seen there: 25 is only the start, and large models on fast links need 50 to
-    200. A model with one huge last layer may need smaller buckets.
+    Leave `bucket_cap_mb` at 25, or raise it. If gradients cross a network, the finding names the bucket size that
+    leaves the least communication exposed at the rate seen on that network: 25 is only the initial value, and large
+    models on fast links need 50 to 200. A model with one huge last layer may need smaller buckets.
 
     ## When it is wrong
     Small buckets start earlier: if all communication already overlaps with backward, larger buckets save nothing.

@@ -37,7 +37,8 @@ from hotloop.judge.diagnose.measured import (
 
 LEAST_GAP_RATIO = 0.03
 SLOW_PART_RATIO = 1 / 8
-"""Up to this part of the ranks of a trace may be reported as late together; more are a kind of rank, not stragglers."""
+"""Up to this part of the ranks of a trace may be reported as late together; if more ranks are late, they are a class of
+ranks, not stragglers."""
 UNEVEN_CORES_RATIO = 0.2
 """Two processes of one host with the same work may differ this much for harmless reasons: cores that clock higher,
 share a cache or are lent to others (measured on healthy gloo runs: up to 0.16 of the step, for an entire run)."""
@@ -160,22 +161,23 @@ def judge_straggler(analysis: Analysis) -> Finding | Skipped | None:
     Reports the rank that the others wait for, the phase in which it takes longer, and the lines of that phase.
 
     ## Why it costs
-    Gradients are averaged over all ranks, so every step takes as long as on the slowest rank. The time that the others
-    wait is lost.
+    Gradients are averaged over all ranks, so every step takes as long as it does on the slowest rank. The other ranks
+    lose the time that they wait.
 
     ## How to recognize it
-    Step times show nothing, because the exchange makes them equal. Each rank's exposed communication is transfer plus
-    waiting; the rank with clearly the least of it arrives last. Its own work must also take longer, by a good part of
-    what the others wait, or the rule reports nothing.
+    Step times show nothing, because the exchange makes them equal. Each rank's exposed communication consists of
+    transfer and waiting; the rank that clearly has the least of it arrives last. The rule reports that rank only if its
+    own work also takes longer, by a large part of the time that the others wait.
 
-    If one rank has more to compute, the forecast spreads that work over all ranks of a host and does not remove it.
+    If one rank has more to compute, the forecast distributes that work over all ranks of the host instead of removing
+    it.
 
     On the cores of one host, ranks with the same work may differ by a fifth for harmless reasons. Unless the rank has
     more samples or tokens, only the excess over a fifth, phase by phase, counts in the low forecast, and so in the
     severity. If the rank was ready for most of that time while other threads had its core (the kernel counts it), the
-    severity is info: something else on the host makes the rank late. The time to write checkpoints is left to
-    blocking-checkpoint; only the rest counts. If the program gives the rank more samples or tokens than the others, the
-    line that makes its batches comes first.
+    severity is info: something else on the host makes the rank late. The time that writing checkpoints takes counts in
+    blocking-checkpoint; only the remaining time counts here. If the program gives the rank more samples or tokens than
+    the others, the line that makes its batches comes first.
 
     ## What to do
     Look at the reported phase: an uneven share of the data or longer samples (balance them, or sort by length over all
@@ -183,7 +185,7 @@ def judge_straggler(analysis: Analysis) -> Finding | Skipped | None:
     (move the rank).
 
     ## When it is wrong
-    If ranks take turns at being last, the average shows no straggler, although jitter costs time. A rank on slower
+    If ranks take turns at being last, the average shows no straggler, although the jitter costs time. A rank on slower
     hardware cannot be fixed in the code.
     """
     if not is_distributed(analysis):

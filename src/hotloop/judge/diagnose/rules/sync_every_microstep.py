@@ -25,20 +25,20 @@ def judge_sync_every_microstep(analysis: Analysis) -> Finding | None:
     exchanges are wasted: only the sum after the last one is used.
 
     ## How to recognize it
-    There are several backwards per optimizer step, and as many DDP forwards that requested synchronization. The cost is
-    the communication that does not overlap with backward, per exchange, times k-1. On a CPU, it is all of the
+    There are several backwards per optimizer step, and equally many DDP forwards that requested synchronization. The
+    cost is the communication per exchange that does not overlap with backward, times k-1. On a CPU, it is all of the
     communication, because the exchange runs on the cores that compute.
 
     ## What to do
-    Wrap forward and backward of all micro-batches but the last in `with model.no_sync():` (in Accelerate:
+    Wrap forward and backward of all micro-batches except the last in `with model.no_sync():` (in Accelerate:
     `accelerator.accumulate(model)`). Under FSDP2, call `model.set_requires_gradient_sync(last)` before each
     micro-batch, and `model.set_reshard_after_backward(last)`, which also all-gathers the weights only once per step.
 
     ## When it is wrong
     Exposed communication includes waiting for a slow rank, and much of that wait returns at the one exchange that
     remains, so the forecast is a range. Under FSDP2, synchronizing every time keeps gradients and weights sharded,
-    which you may want: unsharded, they need the memory that sharding saves. The time of FSDP2's exchange is known only
-    on a CPU, where it runs on the training thread.
+    which may be what you want: unsharded gradients and weights need the memory that sharding saves. The time of FSDP2's
+    exchange is known only on a CPU, where it runs on the training thread.
     """
     rank = analysis.lead
     extra = extra_syncs(analysis)
@@ -85,9 +85,9 @@ def judge_sync_every_microstep(analysis: Analysis) -> Finding | None:
 
 def _judge_sharded(analysis: Analysis) -> Finding | None:
     """The same under FSDP2. The user chooses whether only gradients wait for the last micro-batch, or weights also stay
-    unsharded: the low end is the first, the middle the second. Trainings whose twins do both saved 1.7 and 1.1 times
-    the time of their collectives (fsdp2-accumulate and fsdp_gpt in benchmarks/results/fresh): copies in and out of the
-    exchanged blocks disappear with them, and count in forward and backward."""
+    unsharded: the low end is the first, the middle the second. Runs whose fixed versions do both saved 1.7 and 1.1
+    times the time of their collectives (fsdp2-accumulate and fsdp_gpt in benchmarks/results/fresh): copies in and out
+    of the exchanged blocks disappear with them, and count in forward and backward."""
     rank, syncs = analysis.lead, sync_count(analysis.lead)
     cost_ns = sharded_extra_ns(analysis)
     cost_ratio = min(1.0, cost_ns / analysis.step_ns)

@@ -14,8 +14,8 @@ from hotloop.judge.diagnose.measured import batches_vary_in_length, is_material,
 
 LEAST_FUSABLE_RATIO = 0.25
 SURE_RATIO, LIKELY_RATIO, MOST_RATIO, MOST_SURE_RATIO = 0.1, 0.25, 0.6, 0.04
-"""The part of the fusable time that compiling saves at least, probably and at most; and the most that the low end
-promises of a step. Rules of thumb."""
+"""The part of the fusable time that compiling saves at least, probably and at most; and the largest share of a step
+that the low end promises. Rules of thumb."""
 
 
 def fusable_share(ops: Mapping[str, Any]) -> float:
@@ -34,8 +34,8 @@ def judge_uncompiled_model(analysis: Analysis) -> Finding | Skipped | None:
     Finds models that run eagerly although much of their time goes to operators that torch.compile fuses.
 
     ## Why it costs
-    Run one by one, pointwise operators read and write all of their data each time, and each costs microseconds of
-    Python, dispatch and autograd. A compiler turns many passes into one. Matrix products gain little.
+    If pointwise operators run one by one, each of them reads and writes all of its data and costs microseconds of
+    Python, dispatch and autograd time. A compiler merges many such passes into one. Matrix products gain little.
 
     ## How to recognize it
     torch.compile was not used, and operators that it fuses take at least a quarter of the recorded operator time. The
@@ -46,12 +46,12 @@ def judge_uncompiled_model(analysis: Analysis) -> Finding | Skipped | None:
     enough steps to pay for compiling, which takes seconds to minutes.
 
     ## When it is wrong
-    Shapes that change with every batch recompile, code that prints or branches on tensor values breaks the graph, and
-    short runs never recover the compile time. torch.compile leaves torch's LSTM, GRU and RNN layers as they are (with a
-    graph break), and their time cannot be separated from the rest, so a model with such layers is not judged. Compiled
-    models do not support gradients of gradients at all: if these, or batches of many lengths, may occur, the severity
-    is info. On a CPU, models that are dominated by matrix products gain a few percent at best, and convolutions may
-    gain or lose from another memory format, which is not forecast.
+    Shapes that change with every batch cause recompilation, code that prints or branches on tensor values breaks the
+    graph, and short runs never make up for the compile time. torch.compile leaves torch's LSTM, GRU and RNN layers as
+    they are (with a graph break), and their time cannot be separated from the rest, so a model with such layers is not
+    judged. Compiled models do not support gradients of gradients at all. If the run may need them, or may have batches
+    of many lengths, the severity is info. On a CPU, models that are dominated by matrix products gain a few percent at
+    best, and convolutions may gain or lose from another memory format, which is not forecast.
     """
     rank = analysis.lead
     if rank.compile.used:

@@ -16,14 +16,14 @@ UNTIMED_COST_RATIO = 0.02
 def judge_unused_parameter_scan(analysis: Analysis) -> Finding | Skipped | None:
     """
     ## What it does
-    Finds `find_unused_parameters=True` in trainings whose parameters all receive gradients.
+    Finds `find_unused_parameters=True` in runs in which all parameters receive gradients.
 
     ## Why it costs
     After every forward, DDP walks the entire autograd graph on the host before backward can begin. It then exchanges a
-    map of the parameters that were used: one more all-reduce that the last bucket waits for.
+    map of the used parameters, which is one more all-reduce that the last bucket waits for.
 
     ## How to recognize it
-    The setting is on, and no parameter was without a gradient. The cost is the measured time of the walk; the extra
+    The setting is on, and every parameter received a gradient. The cost is the measured time of the walk; the extra
     all-reduce and the later start of backward are neither timed nor counted.
 
     ## What to do

@@ -33,11 +33,12 @@ def worker_restart(analysis: Analysis) -> Finding | None:
     ## Why it costs
     Without `persistent_workers`, the workers end with the iterator. Each new pass forks or spawns them again, imports
     what they need, copies the data set to them and starts with an empty queue, while the loop waits. After a fork, the
-    training shares its memory pages with the workers: each page is copied at the first write.
+    training process shares its memory pages with the workers: each page is copied at the first write.
 
     ## How to recognize it
-    Several iterators were created, `num_workers > 0`, `persistent_workers` is off, and the steps that begin a pass take
-    longer than the others by the reported time. Short epochs and the spawn start method make it worse.
+    Several iterators were created, `num_workers` is greater than 0, `persistent_workers` is off, and the steps that
+    begin a pass take longer than the others by the reported time. Short epochs and the spawn start method make it
+    worse.
 
     ## What to do
     Set `DataLoader(..., persistent_workers=True)`. For very short epochs, let one pass cover several of them (a sampler
@@ -45,8 +46,9 @@ def worker_restart(analysis: Analysis) -> Finding | None:
     workers beyond which the cost model expects no further gain: fewer workers start faster.
 
     ## When it is wrong
-    Persistent workers keep the data set as it was when they started: code that changes it between epochs (curriculum,
-    changing augmentation) has to pass the change on in another way. They also keep their memory.
+    Persistent workers keep the data set as it was when they started. Code that changes the data set between epochs (a
+    curriculum, changing augmentation) has to pass the change to the workers in another way. They also keep their
+    memory.
     """
     rank = max(analysis.ranks, key=restart_ns)
     loader = main_loader(rank)

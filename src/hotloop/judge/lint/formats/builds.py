@@ -523,7 +523,7 @@ def _find_lost(layer: Layer) -> Iterator[tuple[BuildCommand, str]]:
         elif command.shell.is_background:
             yield command, "& runs it in the background, where its exit code is lost"
         elif not has_errexit and not command.shell.before and any(not one.shell.after for one in after):
-            yield command, "the shell continues when it fails, as only the last command decides (no set -e, no &&)"
+            yield command, "the shell continues if it fails: only the last command counts (no set -e, no &&)"
 
 
 def _read_trigger(one: Instruction) -> Instruction:

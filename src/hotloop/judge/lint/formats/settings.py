@@ -124,7 +124,7 @@ def _volumes(document: Field) -> Iterator[Mount]:
     for entry in document["volumes"].elements:
         source, _, path = (entry.text or "").rpartition(":")
         is_instance = source.startswith("/") or entry["instance_path"]
-        loss = "is a folder of the instance: another instance does not have it" if is_instance else ""
+        loss = "is a folder on the instance: another instance does not have it" if is_instance else ""
         yield Mount(entry["path"].text or path, loss, entry.line)
 
 

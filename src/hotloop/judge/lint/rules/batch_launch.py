@@ -19,21 +19,21 @@ _SHOWS = ("echo", "printf", "[", "[[", "test", "hostname")
 @lint_rule("rank-of-batch-shell", "a rank is read in the batch shell, where it is always 0", reads="sbatch")
 def rank_of_batch_shell(batch: Batch) -> Iterator[LintFinding]:
     """## What it does
-    Looks for `$SLURM_PROCID`, `$SLURM_LOCALID` and `$SLURM_NODEID` that the batch shell itself expands.
+    Looks for `$SLURM_PROCID`, `$SLURM_LOCALID` and `$SLURM_NODEID` where the batch shell itself expands them.
 
     ## Why it costs
-    The batch shell runs once, and all three are 0 there: every task gets rank 0, and the rendezvous never completes; or
-    all processes use GPU 0.
+    The batch shell runs once, and all three variables are 0 there. Either every task gets rank 0 and the rendezvous
+    never completes, or all processes use GPU 0.
 
     ## How to recognize it
-    In a job of several tasks or nodes, the variable is assigned, or is an argument of srun's command, and is neither in
-    single quotes nor escaped. Unquoted heredocs that write a script count too.
+    In a job with several tasks or nodes, the variable is assigned or passed to srun's command, and is neither in single
+    quotes nor escaped. Unquoted heredocs that write a script count too.
 
     ## What to do
-    `srun bash -c 'RANK=$SLURM_PROCID python train.py'`, or read SLURM_PROCID in Python.
+    Use `srun bash -c 'RANK=$SLURM_PROCID python train.py'`, or read SLURM_PROCID in Python.
 
     ## When it is wrong
-    If the value is only printed.
+    Ignore the finding if the value is only printed.
     """
     tasks = max(
         [batch.tasks_per_node * batch.nodes, *(batch.tasks_of(run) * batch.nodes_of(run) for run in batch.runs)]
@@ -55,25 +55,26 @@ def rank_of_batch_shell(batch: Batch) -> Iterator[LintFinding]:
             )
 
 
-@lint_rule("launch-on-one-node", "a job of several nodes starts its training on the first node only", reads="sbatch")
+@lint_rule("launch-on-one-node", "a multi-node job starts training on the first node only", reads="sbatch")
 def launch_on_one_node(batch: Batch) -> Iterator[LintFinding]:
     """## What it does
-    Looks for a job of several nodes whose training is started without srun, or by an srun with one task or node.
-
-    ## Why it costs
-    A batch script runs on the first node alone. Either the launcher waits for the others until it gives up, or the
-    training runs on one node while the others are paid for and idle.
-
-    ## How to recognize it
-    `--nodes` is at least 2, torchrun or Python starts a training, and no srun, mpirun, ssh, pdsh or Ray starts it on
-    the other nodes.
-
-    ## What to do
-    `srun torchrun --nnodes $SLURM_NNODES --rdzv-backend c10d --rdzv-endpoint $HOST:29500 train.py`, with one task per
+    Looks for a multi-node job that starts its training command without srun, or with an srun that has only one task or
     node.
 
+    ## Why it costs
+    A batch script runs only on the first node. Either the launcher waits for the other nodes until it gives up, or
+    training runs on one node while you pay for the others, which are idle.
+
+    ## How to recognize it
+    `--nodes` is at least 2, torchrun or Python starts the training script, and no srun, mpirun, ssh, pdsh or Ray starts
+    it on the other nodes.
+
+    ## What to do
+    Use `srun torchrun --nnodes $SLURM_NNODES --rdzv-backend c10d --rdzv-endpoint $HOST:29500 train.py`, with one task
+    per node.
+
     ## When it is wrong
-    If the Python program starts the other nodes itself.
+    Ignore the finding if the Python program starts the other nodes itself.
     """
     others = r"\b(ssh|pdsh|clush|ray|submitit|parallel|flux|hostfile|dask)\b"
     runs = batch.trainings if batch.nodes > 1 and not re.search(others, batch.text) else ()
@@ -84,13 +85,13 @@ def launch_on_one_node(batch: Batch) -> Iterator[LintFinding]:
         yield LintFinding(
             severity=Severity.HIGH,
             line=run.line,
-            message=f"starts on the first of {batch.nodes} nodes only: {how}",
+            message=f"starts only on the first of {batch.nodes} nodes: {how}",
             advice="start it with srun, one task per node",
         )
 
 
 @lint_rule(
-    "launcher-per-task", "srun starts a launcher for each task, and each launcher starts all processes", reads="sbatch"
+    "launcher-per-task", "each srun task starts a launcher, and each launcher starts all processes", reads="sbatch"
 )
 def launcher_per_task(batch: Batch) -> Iterator[LintFinding]:
     """## What it does
@@ -101,13 +102,13 @@ def launcher_per_task(batch: Batch) -> Iterator[LintFinding]:
     devices, or the second launcher fails because its port is taken.
 
     ## How to recognize it
-    `--ntasks-per-node` or `--ntasks` gives a node several tasks, and no option limits the launcher to one process.
+    `--ntasks-per-node` or `--ntasks` assigns several tasks to a node, and no option limits the launcher to one process.
 
     ## What to do
-    `#SBATCH --ntasks-per-node=1` with torchrun, or `srun python train.py` with one task per device.
+    Use `#SBATCH --ntasks-per-node=1` with torchrun, or `srun python train.py` with one task per device.
 
     ## When it is wrong
-    If a configuration file limits the launcher to one process.
+    Ignore the finding if a configuration file limits the launcher to one process.
     """
     for run in batch.trainings:
         tasks = batch.tasks_of(run)
@@ -133,8 +134,8 @@ _NODE_LIST = re.compile(r"[\"']?\$\{?SLURM(_JOB)?_NODELIST\}?(:\S*)?[\"']?")
 @lint_rule("loopback-master", "nodes or tasks do not agree on the address of the master", reads="sbatch")
 def loopback_master(batch: Batch) -> Iterator[LintFinding]:
     """## What it does
-    Looks for a master or rendezvous address that differs between nodes, or is not an address: `localhost`,
-    `$(hostname)` that each task expands, the whole node list, the login node.
+    Looks for a master or rendezvous address that differs between nodes or is not an address: `localhost`, a
+    `$(hostname)` that each task expands, the full node list, or the login node.
 
     ## Why it costs
     Each node waits at an address that the others never use, until the rendezvous times out.
@@ -143,10 +144,10 @@ def loopback_master(batch: Batch) -> Iterator[LintFinding]:
     The job has several nodes, and `MASTER_ADDR`, `--master_addr` or `--rdzv_endpoint` has such a value.
 
     ## What to do
-    `MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)` in the batch shell.
+    Use `MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)` in the batch shell.
 
     ## When it is wrong
-    If only one node takes part in that training.
+    Ignore the finding if only one node takes part in that run.
     """
     places = [
         (command.line, word.raw, batch.resolve(word.text), False, command.blocks)
@@ -178,8 +179,8 @@ def loopback_master(batch: Batch) -> Iterator[LintFinding]:
 @lint_rule("missing-node-rank", "launchers of several nodes do not find each other", reads="sbatch")
 def missing_node_rank(batch: Batch) -> Iterator[LintFinding]:
     """## What it does
-    Looks at torchrun and accelerate commands for several nodes: no address, no node rank, `--standalone`, a number of
-    nodes that differs from the job's, options after the script.
+    Looks for torchrun and accelerate commands on several nodes that have no address or no node rank, use
+    `--standalone`, give a number of nodes that differs from the job's, or have options after the script's name.
 
     ## Why it costs
     Every node is rank 0 of its own group: the rendezvous times out, or each node trains alone and overwrites the
@@ -189,10 +190,10 @@ def missing_node_rank(batch: Batch) -> Iterator[LintFinding]:
     srun starts the launcher on several nodes, and its options name neither the address nor the node's rank.
 
     ## What to do
-    `--nnodes=$SLURM_NNODES --rdzv-backend=c10d --rdzv-endpoint=$HOST:$PORT`, before the script's name.
+    Use `--nnodes=$SLURM_NNODES --rdzv-backend=c10d --rdzv-endpoint=$HOST:$PORT`, before the script's name.
 
     ## When it is wrong
-    If PET_ variables or accelerate's configuration file set them.
+    Ignore the finding if PET_ variables or accelerate's configuration file set these options.
     """
     for run in batch.trainings if "PET_" not in batch.text else ():
         nodes, launch = batch.nodes_of(run), run.launch
@@ -235,20 +236,20 @@ def _name(word: str) -> str:
 def fixed_port(batch: Batch) -> Iterator[LintFinding]:
     """## What it does
     Looks for a constant port (including the launcher's default, 29500) in a job that may share its node with another
-    task of its array; for ports above 65535; and for ports that each task draws at random.
+    task of its array, for ports above 65535, and for ports that each task draws at random.
 
     ## Why it costs
-    The second task on a node ends with "address already in use", or joins the first one's group.
+    The second task on a node fails with "address already in use", or joins the process group of the first task.
 
     ## How to recognize it
-    The job is an array, or asks for fewer GPUs than a node has, and has no `--exclusive`. Medium in an array, low
-    otherwise. High where `SLURM_JOB_ID` is used as a port without a modulo.
+    The job is an array or asks for fewer GPUs than a node has, and does not use `--exclusive`. The severity is medium
+    in an array and low otherwise. It is high if `SLURM_JOB_ID` is used as a port without a modulo.
 
     ## What to do
-    `MASTER_PORT=$((20000 + SLURM_JOB_ID % 20000))`, or `--standalone` on one node.
+    Use `MASTER_PORT=$((20000 + SLURM_JOB_ID % 20000))`, or `--standalone` if there is only one node.
 
     ## When it is wrong
-    If a node never runs two of these tasks.
+    Ignore the finding if a node never runs two of these tasks.
     """
     written = [
         (command.line, batch.resolve(word.text))
@@ -303,21 +304,23 @@ _ONE_DEVICE = re.compile(
 @lint_rule("idle-gpus", "the processes that are started do not match the GPUs that the job asks for", reads="sbatch")
 def idle_gpus(batch: Batch) -> Iterator[LintFinding]:
     """## What it does
-    Compares the GPUs of each node with the processes that launchers, tasks and `CUDA_VISIBLE_DEVICES` use.
+    Compares the number of GPUs on each node with the number of processes that launchers and tasks start, and with the
+    GPUs in `CUDA_VISIBLE_DEVICES`.
 
     ## Why it costs
-    GPUs that no process uses are paid for, and other jobs wait for them. A process without a GPU fails with "invalid
+    You pay for GPUs that no process uses, and other jobs wait for them. A process without a GPU fails with "invalid
     device ordinal".
 
     ## How to recognize it
-    `--nproc-per-node` times the tasks per node, or the tasks alone with plain Python, differ from the GPUs. High where
-    more than half are idle, or where processes have no GPU. Commands that run at the same time (`&`) are added up.
+    The number of processes per node (`--nproc-per-node` times the tasks per node, or the number of tasks with plain
+    Python) differs from the number of GPUs. The severity is high if more than half of the GPUs are idle, or if
+    processes have no GPU. Commands that run at the same time (`&`) are added up.
 
     ## What to do
     Ask for as many GPUs as processes, or start one process per GPU: `--nproc-per-node=$SLURM_GPUS_ON_NODE`.
 
     ## When it is wrong
-    If one process uses several GPUs (model parallelism, DataParallel, Lightning).
+    Ignore the finding if one process uses several GPUs (model parallelism, DataParallel, Lightning).
     """
     runs = batch.trainings if batch.gpus_per_node else ()
     counts = [batch.processes_of(run) or 0 for run in runs]
@@ -358,25 +361,25 @@ def idle_gpus(batch: Batch) -> Iterator[LintFinding]:
             )
 
 
-@lint_rule("shared-gpu", "trainings in the background share GPU 0, or wait for each other", reads="sbatch")
+@lint_rule("shared-gpu", "background training runs share GPU 0, or wait for each other", reads="sbatch")
 def shared_gpu(batch: Batch) -> Iterator[LintFinding]:
     """## What it does
-    Looks for trainings that `&` starts at the same time on the GPUs of one job.
+    Looks for training commands that `&` starts at the same time on the GPUs of one job.
 
     ## Why it costs
-    Without `CUDA_VISIBLE_DEVICES`, all of them use GPU 0 and the others are idle. Under srun, a step takes all of the
-    job's resources unless it has `--exact`, so the steps run one after the other.
+    Without `CUDA_VISIBLE_DEVICES`, all of them use GPU 0, and the other GPUs are idle. Under srun, a step takes all of
+    the job's resources unless it has `--exact`, so the steps run one after the other.
 
     ## How to recognize it
-    Several background commands (or one in a loop) without `CUDA_VISIBLE_DEVICES` or a device option; or steps without
-    `--exact`, `--overlap` or GPUs of their own.
+    There are several background commands (or one in a loop) without `CUDA_VISIBLE_DEVICES` or a device option, or
+    several steps without `--exact`, `--overlap` or GPUs of their own.
 
     ## What to do
-    `srun --exact -n1 --gpus=1 --mem=... python a.py &` for each, then `wait`; or `CUDA_VISIBLE_DEVICES=$i python a.py
-    &`.
+    Use `srun --exact -n1 --gpus=1 --mem=... python a.py &` for each, then `wait`; or `CUDA_VISIBLE_DEVICES=$i python
+    a.py &`.
 
     ## When it is wrong
-    If the Python program chooses its own device.
+    Ignore the finding if the Python program chooses its own device.
     """
     runs = [run for run in batch.trainings if run.command.is_background]
     is_several = len(runs) > 1 or any("loop" in run.command.blocks for run in runs)
@@ -407,7 +410,7 @@ _STAMPED = re.compile(r"datetime|strftime|getpid|uuid|time\.time\(|mkdtemp")
 _DEFAULT = re.compile(
     rf"(?im)[\"']--({OUTPUT})[\"'][^)]{{0,200}}?default\s*=\s*[\"']([^\"'{{}}]+)[\"']|^\s*({OUTPUT})\s*:\s*[\"']?([\w./-]+)"
 )
-"""The options of a script or configuration that name where a training writes."""
+"""The options of a script or configuration that name the folder to which a training script writes."""
 _ID = r"[\"']*\$(?:\{?SLURM_ARRAY_TASK_ID\}?|\(\(\s*\$?\{?SLURM_ARRAY_TASK_ID\}?\s*\)\))[\"']*"
 _LINE_OF_TASK = re.compile(
     rf"sed\s.*?{_ID}\s*[\"']?(?:p|q|!d|\{{)|(?:NR\s*==\s*|head\s+-n?\s*|cut\s.*-f\s*){_ID}(?!\s*\+|\w)|"
@@ -418,23 +421,24 @@ _LINE_OF_TASK = re.compile(
 @lint_rule("array-shares-folder", "the tasks of an array write to one folder, or all do the same work", reads="sbatch")
 def array_shares_folder(batch: Batch) -> Iterator[LintFinding]:
     """## What it does
-    Follows `SLURM_ARRAY_TASK_ID` through the script's variables: into the command, its output folder, and the lists
-    that it indexes.
+    Follows `SLURM_ARRAY_TASK_ID` through the script's variables to the command, its output folder, and the lists that
+    the id indexes.
 
     ## Why it costs
-    Tasks overwrite each other's checkpoints and resume from the wrong ones. An index past the end of a list is an empty
-    value, a list longer than the array leaves entries out, and a task id that is never read repeats the work N times.
+    Tasks overwrite each other's checkpoints and resume from the wrong ones. An index past the end of a list gives an
+    empty value. If a list is longer than the array, some entries are never used. If nothing reads the task id, all N
+    tasks repeat the same work.
 
     ## How to recognize it
     An argument such as `--output-dir` has the same value in all tasks, and no name or tag in the command differs; the
-    ids of `--array` exceed the list; or neither the script nor the Python file next to it reads the id. Arrays that
-    run one task at a time (`%1`) are left out.
+    ids in `--array` exceed the length of the list; or neither the script nor the Python file next to it reads the id.
+    Arrays that run one task at a time (`%1`) are not checked.
 
     ## What to do
-    `--output-dir runs/sweep/$SLURM_ARRAY_TASK_ID`, and `--array=0-7` for a list of 8.
+    Use `--output-dir runs/sweep/$SLURM_ARRAY_TASK_ID`, and `--array=0-7` for a list of 8.
 
     ## When it is wrong
-    If the Python program makes a folder for each set of arguments.
+    Ignore the finding if the Python program makes a folder for each set of arguments.
     """
     match = re.fullmatch(r"(\d+)-(\d+)(?:%(\d+))?", batch.value("array"))
     first, last = (int(match[1]), int(match[2])) if match and match[3] != "1" else (0, 0)
@@ -522,24 +526,29 @@ _CODE_BY_RANK = re.compile(
 )
 
 
-@lint_rule("gpu-of-another-task", "tasks see one GPU and use another index, or all use the first", reads="sbatch")
+@lint_rule(
+    "gpu-of-another-task",
+    "tasks see only one GPU but use another index, or all tasks use the first GPU",
+    reads="sbatch",
+)
 def gpu_of_another_task(batch: Batch) -> Iterator[LintFinding]:
     """## What it does
-    Compares the GPUs that each srun task sees (`--gpus-per-task=1`, `--gpu-bind`) with the index that it uses.
+    Compares the GPUs that each srun task can see (`--gpus-per-task=1`, `--gpu-bind`) with the device index that the
+    task uses.
 
     ## Why it costs
     A task that is bound to one GPU sees it as cuda:0: `cuda:$LOCAL_RANK` is an "invalid device ordinal" in all tasks
-    but the first. Without the binding each task sees all GPUs, and `cuda:0` is the same one for all.
+    except the first. Without the binding, each task sees all GPUs, and `cuda:0` is the same GPU for all tasks.
 
     ## How to recognize it
-    Several tasks per node; `cuda:$SLURM_LOCALID`, `CUDA_VISIBLE_DEVICES=$SLURM_LOCALID` or `set_device(local_rank)`
-    with a binding, in the command or the Python file next to it; `cuda:0` without one.
+    A job has several tasks per node, and the command or the Python file next to it uses `cuda:$SLURM_LOCALID`,
+    `CUDA_VISIBLE_DEVICES=$SLURM_LOCALID` or `set_device(local_rank)` with a binding, or `cuda:0` without a binding.
 
     ## What to do
-    `cuda:0` with `--gpus-per-task=1`; `--gpus-per-node` and `cuda:$SLURM_LOCALID` without it.
+    Use `cuda:0` with `--gpus-per-task=1`, or `cuda:$SLURM_LOCALID` with `--gpus-per-node`.
 
     ## When it is wrong
-    If the site turns the binding off.
+    Ignore the finding if the site turns the binding off.
     """
     for run in batch.trainings:
         options = {option.name: option.value for option in batch.options} | dict(run.step_options)
@@ -554,7 +563,7 @@ def gpu_of_another_task(batch: Batch) -> Iterator[LintFinding]:
         problems = (
             (is_bound and by_rank and not re.search(r"LOCAL_RANK=[\"']?0\b", batch.text),
              f"each task sees one GPU, cuda:0 (gpus-per-task, gpu-bind): {(by_rank or [''])[0]} is an invalid device "
-             "ordinal in all tasks but the first"),
+             "ordinal in all tasks except the first"),
             (not is_bound and not per_task and (batch.gpus_per_node or 0) > 1 and is_first,
              f"each of {tasks} tasks sees all GPUs of the node and uses cuda:0: the other GPUs are idle"),
         )  # fmt: skip
@@ -576,21 +585,22 @@ _LOCAL = re.compile(
 @lint_rule("first-node-only", "files are staged on, or left on, the disk of one node", reads="sbatch")
 def first_node_only(batch: Batch) -> Iterator[LintFinding]:
     """## What it does
-    Looks for data that the batch shell of a multi-node job copies to a node's own disk, and for results written to such
-    a disk that nothing copies back.
+    Looks for data that the batch shell of a multi-node job copies to a node's own disk, and for results that are
+    written to such a disk and never copied back.
 
     ## Why it costs
     The other nodes have no data and fail. When the job ends, the files on a node's own disk are deleted.
 
     ## How to recognize it
-    `cp`, `rsync`, `tar` or `unzip` to `$TMPDIR`, `/tmp`, `/dev/shm` or the like without srun; an output folder there,
-    with no `cp` or `rsync` after the training.
+    `cp`, `rsync`, `tar` or `unzip` writes to `$TMPDIR`, `/tmp`, `/dev/shm` or the like without srun; or an output
+    folder is there, with no `cp` or `rsync` after the training command.
 
     ## What to do
-    `srun --ntasks=$SLURM_NNODES --ntasks-per-node=1 cp ...`, or `sbcast`; copy results back, also in a trap.
+    Use `srun --ntasks=$SLURM_NNODES --ntasks-per-node=1 cp ...`, or `sbcast`. Copy results back at the end and in a
+    trap.
 
     ## When it is wrong
-    If that folder is shared between the nodes.
+    Ignore the finding if that folder is shared between the nodes.
     """
     copies = re.compile(r"(\S*/)?(cp|rsync|tar|unzip|unsquashfs|rclone|mv|zstd|aws|gsutil|scp)$")
     moved = [run for run in batch.runs if copies.match(run.words[0])]
@@ -639,21 +649,23 @@ _OWN_ENVIRONMENT = re.compile(r"(?:TMPDIR|/tmp|TASK_ID|JOB_ID)\S*/bin/activate|-
 @lint_rule("gpus-wait-for-cpu-work", "GPUs wait while the job downloads, installs or prepares data", reads="sbatch")
 def gpus_wait_for_cpu_work(batch: Batch) -> Iterator[LintFinding]:
     """## What it does
-    Looks for installs, downloads and data preparation in a job with GPUs, and for trainings that run one after the
-    other on a node with several.
+    Looks for installs, downloads and data preparation in a job with GPUs, and for training commands that run one after
+    the other on a node with several GPUs.
 
     ## Why it costs
-    Meanwhile all GPUs of the job are paid for and idle; in an array, each task repeats the work at the same time.
+    In the meantime, all GPUs of the job are idle, but you pay for them. In an array, each task repeats the work at the
+    same time.
 
     ## How to recognize it
-    `pip install`, `wget`, `hf download` or the like runs before the training (low), or a Python program whose name says
-    that it prepares or tokenizes data (medium). Also medium where the tasks of a step or array install together.
+    `pip install`, `wget`, `hf download` or the like runs before training (low), or a Python program whose name says
+    that it prepares or tokenizes data does (medium). The severity is also medium if the tasks of a step or array
+    install packages at the same time.
 
     ## What to do
-    Do it once in a job without GPUs, and start the training with `--dependency=afterok`.
+    Do this work once in a job without GPUs, and start the training job with `--dependency=afterok`.
 
     ## When it is wrong
-    If it takes only a few seconds.
+    Ignore the finding if it takes only a few seconds.
     """
     last = max((run.line for run in batch.trainings), default=0)
     has_own = _OWN_ENVIRONMENT.search(batch.text) if last else None
@@ -688,19 +700,20 @@ def gpus_wait_for_cpu_work(batch: Batch) -> Iterator[LintFinding]:
 @lint_rule("container-without-gpus", "a container is started without access to the GPUs", reads="sbatch")
 def container_without_gpus(batch: Batch) -> Iterator[LintFinding]:
     """## What it does
-    Looks for `singularity exec`, `apptainer run` or `docker run` without the option that passes GPUs on.
+    Looks for `singularity exec`, `apptainer run` or `docker run` without the option that gives the container access to
+    GPUs.
 
     ## Why it costs
-    torch finds no CUDA in the container: the training fails, or runs on the CPU while the GPUs are idle.
+    torch finds no CUDA device in the container: training fails, or runs on the CPU while the GPUs are idle.
 
     ## How to recognize it
-    The job asks for GPUs, and the command has none of `--nv`, `--rocm` and `--gpus`.
+    The job asks for GPUs, but the command has none of the options `--nv`, `--rocm` and `--gpus`.
 
     ## What to do
-    `singularity exec --nv image.sif python train.py`, `docker run --gpus all`.
+    Use `singularity exec --nv image.sif python train.py` or `docker run --gpus all`.
 
     ## When it is wrong
-    If the site's configuration always passes GPUs on.
+    Ignore the finding if the site's configuration always gives containers access to GPUs.
     """
     is_contained = batch.gpus_per_node and re.search("singularity|apptainer|docker|podman", batch.text)
     is_given = is_contained and re.search(r"(singularity|apptainer)_nv|rocm|lumi|\bhip_|\bamd", batch.text.lower())
@@ -716,23 +729,24 @@ def container_without_gpus(batch: Batch) -> Iterator[LintFinding]:
             )
 
 
-@lint_rule("cores-not-passed-on", "srun does not pass the job's cores on to its tasks", reads="sbatch")
+@lint_rule("cores-not-passed-on", "tasks under srun do not get the job's cores", reads="sbatch")
 def cores_not_passed_on(batch: Batch) -> Iterator[LintFinding]:
     """## What it does
-    Looks for `--cpus-per-task` in a job where the training's `srun` does not repeat it.
+    Looks for `--cpus-per-task` in a job in which the `srun` that starts training does not repeat the option.
 
     ## Why it costs
-    Since Slurm 22.05, srun no longer takes it from the job: each task, with its DataLoader workers, may be bound to one
-    core.
+    Since Slurm 22.05, srun no longer takes this option from the job: each task, with its DataLoader workers, may be
+    bound to one core.
 
     ## How to recognize it
-    An `#SBATCH --cpus-per-task` of at least 2, a training's srun without the option, and no `SRUN_CPUS_PER_TASK`.
+    The job has an `#SBATCH --cpus-per-task` of at least 2, the srun that starts training does not have the option, and
+    `SRUN_CPUS_PER_TASK` is not set.
 
     ## What to do
-    `export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK`, or `srun --cpus-per-task=$SLURM_CPUS_PER_TASK`.
+    Use `export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK`, or `srun --cpus-per-task=$SLURM_CPUS_PER_TASK`.
 
     ## When it is wrong
-    With an older Slurm, or if the site does not bind tasks to cores.
+    Ignore the finding with an older Slurm, or if the site does not bind tasks to cores.
     """
     given = {"cpus-per-task", "exclusive", "exact", "cpus-per-gpu", "cpu-bind"}
     is_passed = (

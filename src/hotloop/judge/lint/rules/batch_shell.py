@@ -15,23 +15,25 @@ from hotloop.judge.lint.launch_lines import read_launch
 _HIGH, _MEDIUM, _LOW = Severity.HIGH, Severity.MEDIUM, Severity.LOW
 
 
-@lint_rule("lost-exit-code", "a training that fails leaves a job that Slurm reports as COMPLETED", reads="sbatch")
+@lint_rule("lost-exit-code", "Slurm reports a job as COMPLETED although training failed", reads="sbatch")
 def lost_exit_code(batch: Batch) -> Iterator[LintFinding]:
     """## What it does
-    Looks for a training whose exit code is replaced: by `tee` in a pipe, `|| true`, a later command, or a bare `wait`;
-    and for `$?` after a command where `set -e` has already ended the script.
+    Looks for a training command whose exit code is lost through `tee` in a pipe, `|| true`, a later command, or a bare
+    `wait`. Also looks for `$?` after a command where `set -e` has already ended the script.
 
     ## Why it costs
     Slurm, `afterok`, mail and requeues see a COMPLETED job, and the next job starts from a broken checkpoint.
 
     ## How to recognize it
-    A pipe without `set -o pipefail`; no `set -e` and a last command such as cp, rsync or rm that succeeds regardless.
+    The script has a pipe without `set -o pipefail`; or it does not use `set -e`, and its last command, such as cp,
+    rsync or rm, succeeds regardless.
 
     ## What to do
-    `set -o pipefail`, `code=$?` right after the training and `exit $code` at the end, `wait "$pid"` for each process.
+    Use `set -o pipefail`, `code=$?` right after the training command and `exit $code` at the end, and `wait "$pid"` for
+    each process.
 
     ## When it is wrong
-    If a failed training is meant to count as done.
+    Ignore the finding if a failed training run is meant to count as done.
     """
     keeps = batch.find(r"\$\?|PIPESTATUS|^\s*exit\s+[\"']?\$|wait\s+-n") or not batch.is_job or batch.is_set("e")
     is_watched = (
@@ -49,42 +51,44 @@ def lost_exit_code(batch: Batch) -> Iterator[LintFinding]:
         is_weighty = is_watched or last in ("rsync", "cp", "rm", "mv", "tar")
         problems = (
             (command.before in ("|", "|&") and not (batch.is_set("pipefail") or "PIPESTATUS" in batch.text),
-             _MEDIUM, "this pipe returns the exit code of its last command: a training that fails counts as COMPLETED"),
+             _MEDIUM, "this pipe returns the exit code of its last command: a failed training run counts as COMPLETED"),
             (command.before == "||" and hidden, _MEDIUM, "after || the exit code is lost: failures count as COMPLETED"),
             (is_plain and not command.after and batch.is_set("e") and status and "set +e" not in batch.text, _MEDIUM,
              f"set -e ends the script where this fails: the check of $? on line {[*status, 0][0]} never runs"),
             (command.is_background and last == "wait" and not after[-1].arguments and not keeps, _LOW,
-             "wait without a process id returns 0: a training that fails counts as COMPLETED"),
+             "wait without a process id returns 0: a failed training run counts as COMPLETED"),
             ([trap for trap in batch.traps if "EXIT" in trap.signals and trap.runs(r"exit 0")], _MEDIUM,
-             "the trap for EXIT ends with exit 0: a training that fails counts as COMPLETED"),
+             "the trap for EXIT ends with exit 0: a failed training run counts as COMPLETED"),
             (is_plain and last and not keeps, _MEDIUM if is_weighty else _LOW,
-             f"the job ends with the exit code of {last!r}: a training that fails counts as COMPLETED"),
+             f"the job ends with the exit code of {last!r}: a failed training run counts as COMPLETED"),
         )  # fmt: skip
         for severity, message in [(severity, text) for is_so, severity, text in problems if is_so][:1]:
             yield LintFinding(
                 severity=severity,
                 line=pipe if command.before in ("|", "|&") and pipe else command.line,
                 message=message,
-                advice="set -o pipefail; code=$? (or || code=$?) right after the training, and exit $code at the end",
+                advice="set -o pipefail; code=$? (or || code=$?) right after the training command, and exit $code at "
+                "the end",
             )
 
 
-@lint_rule("unwaited-background", "the script ends while its training still runs in the background", reads="sbatch")
+@lint_rule("unwaited-background", "the script ends while training still runs in the background", reads="sbatch")
 def unwaited_background(batch: Batch) -> Iterator[LintFinding]:
     """## What it does
-    Looks for a training with `&`, `nohup ... &`, `screen -d` or `tmux new -d` and no `wait` after it.
+    Looks for a training command that is started with `&`, `nohup ... &`, `screen -d` or `tmux new -d` and has no `wait`
+    after it.
 
     ## Why it costs
-    The job ends with its script, and Slurm kills every process still running: the training ends within a second.
+    The job ends with its script, and Slurm kills every process that is still running: training ends within a second.
 
     ## How to recognize it
-    No `wait`, `tail --pid`, `fg` or loop on the process follows the command.
+    No `wait`, `tail --pid`, `fg` or loop that checks the process follows the command.
 
     ## What to do
     Add `wait` as the last command, or remove the `&`.
 
     ## When it is wrong
-    If another command in the foreground runs longer.
+    Ignore the finding if another command in the foreground runs longer.
     """
     starts = [run.command for run in batch.trainings if run.command.is_background] + batch.find(
         r"^\s*(screen|tmux)\s.*\s-d"
@@ -95,7 +99,7 @@ def unwaited_background(batch: Batch) -> Iterator[LintFinding]:
         yield LintFinding(
             severity=_HIGH,
             line=starts[-1].line,
-            message="no wait follows: the job ends with its script, and Slurm kills this training at once",
+            message="no wait follows: the job ends with its script, and Slurm kills this process at once",
             advice="add wait as the last command",
         )
 
@@ -118,7 +122,7 @@ command line just as often."""
 
 @lint_rule(
     "unset-slurm-variable",
-    "a variable of Slurm is empty: its option is not given, or its name is wrong",
+    "a Slurm variable is empty: its option is not given, or its name is wrong",
     reads="sbatch",
 )
 def unset_slurm_variable(batch: Batch) -> Iterator[LintFinding]:
@@ -126,18 +130,18 @@ def unset_slurm_variable(batch: Batch) -> Iterator[LintFinding]:
     Compares the `SLURM_` variables of a script with those that Slurm sets, and with the options that set them.
 
     ## Why it costs
-    Without `--gpus-per-node`, `--nproc-per-node=$SLURM_GPUS_PER_NODE` is an empty value: the launcher refuses it, or a
-    computed number is wrong.
+    Without `--gpus-per-node`, `--nproc-per-node=$SLURM_GPUS_PER_NODE` passes an empty value: the launcher refuses it,
+    or a number computed from it is wrong.
 
     ## How to recognize it
     Slurm sets SLURM_GPUS_PER_NODE, SLURM_NTASKS_PER_NODE, SLURM_CPUS_PER_TASK, SLURM_ARRAY_TASK_ID and a few others
-    only with the option of that name; any other name that is close to a known one is misspelled.
+    only with the option of that name. Any other name that is close to a known name counts as misspelled.
 
     ## What to do
-    Give the option, use SLURM_GPUS_ON_NODE, or a default: `${SLURM_CPUS_PER_TASK:-8}`.
+    Give the option, use SLURM_GPUS_ON_NODE, or set a default: `${SLURM_CPUS_PER_TASK:-8}`.
 
     ## When it is wrong
-    If the option is given on the command line of sbatch.
+    Ignore the finding if the option is given on sbatch's command line.
     """
     seen = {name for command in batch.commands for name, _ in command.assignments}
     for command in batch.commands if batch.is_job and "SLURM_" in batch.text else ():
@@ -169,12 +173,12 @@ _READ_BY_PROGRAMS = re.compile(
 @lint_rule("unexported-variable", "a variable that programs read is not exported", reads="sbatch")
 def unexported_variable(batch: Batch) -> Iterator[LintFinding]:
     """## What it does
-    Looks for `MASTER_ADDR=...`, `OMP_NUM_THREADS=...`, `NCCL_...=...` on a line of its own, without `export`; for
+    Looks for `MASTER_ADDR=...`, `OMP_NUM_THREADS=...` or `NCCL_...=...` on a line of its own, without `export`, and for
     `export` with blanks around `=`.
 
     ## Why it costs
-    Only exported variables reach the training: `init_process_group` fails because MASTER_ADDR is missing, and settings
-    have no effect.
+    Only exported variables reach the training process: `init_process_group` fails because MASTER_ADDR is missing, and
+    settings have no effect.
 
     ## How to recognize it
     torch, NCCL, CUDA, OpenMP, Hugging Face or wandb read the name, the script neither exports it later nor uses it
@@ -184,7 +188,7 @@ def unexported_variable(batch: Batch) -> Iterator[LintFinding]:
     Write `export MASTER_ADDR=...` instead of `MASTER_ADDR=...`.
 
     ## When it is wrong
-    If the caller's environment already exports a variable of that name.
+    Ignore the finding if the caller's environment already exports a variable of that name.
     """
     has_plain = any(run.launch and run.launch.launcher == "python" and run.step for run in batch.runs)
     for command in batch.commands if batch.runs else ():
@@ -219,17 +223,18 @@ def literal_variable(batch: Batch) -> Iterator[LintFinding]:
     a variable of the job at submission.
 
     ## Why it costs
-    The program gets the five characters `$NAME`; a submitted job gets an empty value instead of its own id.
+    The program gets the five characters `$NAME`, or a submitted job gets an empty value instead of its own id.
 
     ## How to recognize it
-    Single quotes (or a backslash) around a variable that the script sets; double quotes, or an unquoted heredoc, around
-    `$SLURM_...`, in a script that is not itself a job.
+    The script has single quotes (or a backslash) around a variable that it sets; or it is not itself a job, and has
+    double quotes or an unquoted heredoc around `$SLURM_...`.
 
     ## What to do
-    Double quotes where this shell should expand it, single quotes or `\\$` (`<<'EOF'`) where the job should.
+    Use double quotes where this shell should expand the variable, and single quotes or `\\$` (`<<'EOF'`) where the job
+    should.
 
     ## When it is wrong
-    If the program itself expands variables.
+    Ignore the finding if the program itself expands variables.
     """
     names = {name for command in batch.commands for name, _ in command.assignments}
     is_later = re.search(r"eval\s|envsubst|sh -l?c\b", batch.text)
@@ -263,17 +268,17 @@ def broken_continuation(batch: Batch) -> Iterator[LintFinding]:
     Looks for a line that begins with an option and runs as a separate command.
 
     ## Why it costs
-    The command above runs without these options, with defaults in their place; then the shell reports "command not
-    found".
+    The command above runs with defaults instead of these options; then the shell reports "command not found".
 
     ## How to recognize it
-    A backslash is missing above, a space follows it, or a comment or an empty line is between continued lines.
+    The line above has no backslash at its end, a space follows the backslash, or a comment or an empty line is between
+    continued lines.
 
     ## What to do
-    End each line but the last with a backslash and nothing else; move comments out.
+    End each line except the last with a backslash and nothing after it; move comments out.
 
     ## When it is wrong
-    If our parser misreads the script.
+    Ignore the finding if hotloop's parser misreads the script.
     """
     lines = batch.text.split("\n")
     for command in batch.commands:
@@ -304,26 +309,26 @@ _HOOK = re.compile(
 """Commands that may define the function ``conda``."""
 
 
-@lint_rule("unusable-activation", "another environment is used than the one activated", reads="sbatch")
+@lint_rule("unusable-activation", "the job uses a different environment from the activated environment", reads="sbatch")
 def unusable_activation(batch: Batch) -> Iterator[LintFinding]:
     """## What it does
     Looks for `conda activate` without conda's hook, a `module load` or `module purge` of Python after an environment
     was activated, and `set -u` while conda activates.
 
     ## Why it costs
-    A batch shell does not read .bashrc: `conda activate` fails, and the job goes on with another Python that lacks
-    torch. A module that is loaded later comes first in PATH.
+    A batch shell does not read .bashrc: `conda activate` fails, and the job continues with another Python that lacks
+    torch. A module that is loaded after an environment comes first in PATH.
 
     ## How to recognize it
-    No command above sources `conda.sh`, evaluates `conda shell.bash hook`, or loads a module, and the first line has no
-    `-l`.
+    No command above sources `conda.sh`, evaluates `conda shell.bash hook`, or loads a module, and the script's first
+    line has no `-l`.
 
     ## What to do
-    `source "$(conda info --base)/etc/profile.d/conda.sh"` before `conda activate`; load modules first, then activate
-    environments.
+    Use `source "$(conda info --base)/etc/profile.d/conda.sh"` before `conda activate`; load modules first, then
+    activate environments.
 
     ## When it is wrong
-    If the site defines a function `conda` for batch shells.
+    Ignore the finding if the site defines a function `conda` for batch shells.
     """
     active = is_hooked = 0
     is_login = re.match(r"#!.*(\s-\w*[li]|--login)", batch.text)
@@ -352,7 +357,7 @@ def unusable_activation(batch: Batch) -> Iterator[LintFinding]:
 
 _COSTLY: tuple[tuple[str, str, Severity, str, str], ...] = (
     ("CUDA_LAUNCH_BLOCKING", "1", _MEDIUM, "the host waits for each kernel: steps are tens of percent slower", ""),
-    ("TORCH_DISTRIBUTED_DEBUG", "DETAIL", _MEDIUM, "every collective is checked on all ranks first", ""),
+    ("TORCH_DISTRIBUTED_DEBUG", "DETAIL", _MEDIUM, "every collective is first checked on all ranks", ""),
     ("PYTORCH_NO_CUDA_MEMORY_CACHING", "1", _HIGH, "each tensor is a cudaMalloc, which waits for the GPU", ""),
     ("NCCL_P2P_DISABLE", "1", _MEDIUM, "GPUs exchange gradients through the host's memory, not NVLink", "gpus"),
     ("NCCL_P2P_LEVEL", "LOC|0", _MEDIUM, "GPUs exchange gradients through the host's memory, not NVLink", "gpus"),
@@ -381,22 +386,22 @@ _COSTLY_BY_NAME = {
 }
 
 
-@lint_rule("costly-setting", "an environment variable slows or breaks the training", reads="sbatch")
+@lint_rule("costly-setting", "an environment variable slows down or breaks training", reads="sbatch")
 def costly_setting(batch: Batch) -> Iterator[LintFinding]:
     """## What it does
-    Looks for settings of CUDA, NCCL, torch and Hugging Face left over from debugging.
+    Looks for CUDA, NCCL, torch and Hugging Face settings that were left over from debugging.
 
     ## Why it costs
     Synchronous launches, checked collectives, and gradients over TCP make each step tens of percent slower.
 
     ## How to recognize it
-    The variable is set to such a value, for a job of several GPUs or nodes where that matters.
+    The variable is set to such a value; for some variables, the job must also have several GPUs or nodes.
 
     ## What to do
     Remove the line, or set it only in a debugging job.
 
     ## When it is wrong
-    If the hardware needs it: no NVLink, no InfiniBand, or a faulty driver.
+    Ignore the finding if the hardware needs the setting because it has no NVLink, no InfiniBand, or a faulty driver.
     """
     is_rdma = batch.nodes == 1 or not re.search(r"\befa\b|fi_provider|fastrak|tcpx|fi_efa", batch.text.lower())
     for command in batch.commands if batch.trainings else ():
@@ -412,23 +417,22 @@ def costly_setting(batch: Batch) -> Iterator[LintFinding]:
                     )
 
 
-@lint_rule("lost-environment", "srun's tasks do not get the script's environment", reads="sbatch")
+@lint_rule("lost-environment", "tasks under srun do not get the script's environment", reads="sbatch")
 def lost_environment(batch: Batch) -> Iterator[LintFinding]:
     """## What it does
     Looks for `#SBATCH --export=NONE` (or a list) with srun, and `srun --export=NAME` without `ALL`.
 
     ## Why it costs
-    srun takes `--export` from the job: nothing that the script exports, including the environment's PATH, reaches the
-    tasks.
+    srun takes `--export` from the job: no variable that the script exports, including PATH, reaches the tasks.
 
     ## How to recognize it
     The value has no ALL, `SLURM_EXPORT_ENV` is not unset, and srun has no `--export=ALL`.
 
     ## What to do
-    `unset SLURM_EXPORT_ENV` in the script, or `srun --export=ALL,NAME=1`.
+    Use `unset SLURM_EXPORT_ENV` in the script, or `srun --export=ALL,NAME=1`.
 
     ## When it is wrong
-    If a task sets up its own environment.
+    Ignore the finding if a task sets up its own environment.
     """
     job = batch.value("export") if "SLURM_EXPORT_ENV" not in batch.text else ""
     for run in batch.trainings:
@@ -448,7 +452,8 @@ _FAULTS: tuple[tuple[str, Severity, str, str], ...] = (
     (r"^[ \t]*(sleep\s+(?:infinity|inf|\d+d|\d{6,})\s*$)", _HIGH, _FOREVER, "end the script"),
     (r"^[ \t]*(while\s+(?:true|:)\s*;?\s*do\s+sleep\s+\S+\s*;?\s*done\s*$)", _HIGH, _FOREVER, "end the script"),
     (r"^[ \t]*(tail\s+-\w*[fF]\w*\s(?!.*--pid)[^&\n]*$)", _HIGH, _FOREVER, "tail --pid"),
-    (r"^[ \t]*(srun\s[^\n]*--pty\b)", _HIGH, "a batch job has no terminal: srun --pty fails, or waits", "srun alone"),
+    (r"^[ \t]*(srun\s[^\n]*--pty\b)", _HIGH, "a batch job has no terminal: srun --pty fails, or waits", "use srun "
+        "without --pty"),
     (r"\A(?![\s\S]*(?:SLURM_SUBMIT_DIR|scontrol show job))[\s\S]*?^"
      r"[^#\n]*?((?:dirname|realpath|readlink)\b[^\n]{0,40}(?:\$0|\$\{?BASH_SOURCE))",
      _HIGH, "sbatch runs a copy in /var/spool/slurmd: this is not the script's folder", "$SLURM_SUBMIT_DIR"),
@@ -465,16 +470,16 @@ def batch_job_misuse(batch: Batch) -> Iterator[LintFinding]:
     folders found by `$0`.
 
     ## Why it costs
-    GPUs are held until the time limit; or the script looks for its files in Slurm's spool folder and fails.
+    The job holds its GPUs until the time limit, or the script looks for its files in Slurm's spool folder and fails.
 
     ## How to recognize it
     The command runs in the foreground of a script with `#SBATCH` lines. Slurm runs a copy of the script.
 
     ## What to do
-    Remove it, or use `$SLURM_SUBMIT_DIR`.
+    Remove the command, or use `$SLURM_SUBMIT_DIR` for the folder.
 
     ## When it is wrong
-    If the script is only ever run by hand.
+    Ignore the finding if the script is only ever run by hand.
     """
     for pattern, severity, effect, advice in _FAULTS if batch.is_job else ():
         for match in re.finditer(pattern, batch.text, re.MULTILINE):
@@ -488,24 +493,24 @@ def batch_job_misuse(batch: Batch) -> Iterator[LintFinding]:
             )
 
 
-@lint_rule("unsafe-removal", "rm -rf of a path that becomes / when a variable is empty", reads="sbatch")
+@lint_rule("unsafe-removal", "a removal deletes / if a variable is empty", reads="sbatch")
 def unsafe_removal(batch: Batch) -> Iterator[LintFinding]:
     """## What it does
     Looks for `rm -rf $NAME/*` and `rm -rf "$NAME/"`, where the script does not set NAME, and for `cd` without a check
     before `rm -rf *`.
 
     ## Why it costs
-    With an empty variable it deletes everything under / that the user may delete.
+    If the variable is empty, the command deletes everything under / that the user may delete.
 
     ## How to recognize it
     The path begins with a variable that the script does not assign and that has no default (`${NAME:?}`), and `set -u`
     is off.
 
     ## What to do
-    `rm -rf "${NAME:?}"/*`, and `cd "$NAME" || exit 1`.
+    Use `rm -rf "${NAME:?}"/*`, and `cd "$NAME" || exit 1`.
 
     ## When it is wrong
-    If the site always sets the variable.
+    Ignore the finding if the site always sets the variable.
     """
     known = {name for command in batch.commands for name, _ in command.assignments} | {"HOME", "USER", "PWD"}
     for at, command in enumerate(batch.commands):

@@ -14,24 +14,24 @@ _ENDS = {"EXIT", "ERR", "DEBUG", "RETURN", "0"}
 """Names that a trap may have that are not signals."""
 
 
-@lint_rule("trap-behind-foreground", "a trap runs only after the training has ended", reads="sbatch")  # words: ok
+@lint_rule("trap-behind-foreground", "a trap runs only after training has ended", reads="sbatch")  # words: ok
 def trap_behind_foreground(batch: Batch) -> Iterator[LintFinding]:
     """## What it does
-    Looks for a `trap` of a signal in a script whose training runs in the foreground.
+    Looks for a `trap` for a signal in a script whose training command runs in the foreground.
 
     ## Why it costs
     A shell runs a trap only after its foreground command has ended. The signal arrives in time, but nothing happens
-    until the job is killed: everything since the last checkpoint is lost.
+    until the job is killed: all work since the last checkpoint is lost.
 
     ## How to recognize it
     The script traps the signal of `--signal=B:...` (or TERM or USR1, as at preemption), and then starts srun,
     torchrun or Python without `&` and `wait`.
 
     ## What to do
-    Start the training with `&`, keep its process id, pass the signal on in the trap, then `wait`.
+    Start the training command with `&`, keep its process id, pass the signal on to it in the trap, and then `wait`.
 
     ## When it is wrong
-    If the trap only submits the job again after the training has ended on its own.
+    Ignore the finding if the trap only submits the job again after training has ended on its own.
     """
     for trap in batch.traps if batch.is_job else ():
         is_asked = batch.signal is not None and batch.signal[2] and batch.signal[0] in trap.signals
@@ -52,21 +52,22 @@ def trap_behind_foreground(batch: Batch) -> Iterator[LintFinding]:
 @lint_rule("save-cut-by-trap", "a trap cuts short the save that it asks for", reads="sbatch")
 def save_cut_by_trap(batch: Batch) -> Iterator[LintFinding]:
     """## What it does
-    Looks at traps that pass a signal on: does the script wait again afterward, and does srun get TERM?
+    Looks at traps that pass a signal on: checks whether the script waits again afterward, and whether srun gets TERM.
 
     ## Why it costs
     A trapped signal ends `wait` at once: the script runs to its end, and Slurm kills whatever is left. In addition,
     srun takes TERM as "end the step now" and kills its tasks with KILL; it passes on USR1 and USR2.
 
     ## How to recognize it
-    A single `wait` outside a loop, and a trap that does not wait, sleep or exit. Or `kill $pid` (TERM by default) where
-    the last command with `&` is an srun.
+    The script has a single `wait` outside a loop, and a trap that does not wait, sleep or exit. Or the trap runs `kill
+    $pid` (TERM by default), and the last command with `&` is an srun.
 
     ## What to do
-    `wait "$pid"` again after the `kill`; `scancel --signal=TERM "$SLURM_JOB_ID"`, or `kill -USR1 "$pid"` for srun.
+    Use `wait "$pid"` again after the `kill`. For srun, use `scancel --signal=TERM "$SLURM_JOB_ID"` or `kill -USR1
+    "$pid"`.
 
     ## When it is wrong
-    If the program needs no time after the signal.
+    Ignore the finding if the program needs no time to save after the signal.
     """
     waits = [command for command in batch.script.named("wait") if "function" not in " ".join(command.blocks)]
     steps = [run.command for run in batch.runs if run.step == "srun" and run.command.is_background]
@@ -101,19 +102,20 @@ def undelivered_signal(batch: Batch) -> Iterator[LintFinding]:
     Compares `--signal` with its possible handlers: a `trap` of the batch script, or programs that srun started.
 
     ## Why it costs
-    The last save never runs, and everything since the last checkpoint is computed again.
+    The last save never runs, and all work since the last checkpoint has to be repeated.
 
     ## How to recognize it
-    With `B:`, only the batch shell gets the signal; without it, only the programs that srun starts do. High where `B:`
-    is set but the script has no `trap` for that signal; where `B:` is missing and the trap is in the batch shell, or
-    nothing runs under srun; or where srun starts a script, torchrun or accelerate (these pass on TERM, INT, HUP, QUIT).
+    With `B:`, only the batch shell gets the signal; without it, only the programs that srun starts get it. The severity
+    is high if `B:` is set but the script has no `trap` for that signal; if `B:` is missing and the trap is in the batch
+    shell, or nothing runs under srun; or if srun starts a script, torchrun or accelerate (which pass on only TERM, INT,
+    HUP and QUIT).
 
     ## What to do
-    `--signal=B:USR1@300` with a `trap` that passes it on to a background process or creates a file that the training
-    looks for, or `--signal=USR1@300` with an srun that starts one Python process per rank.
+    Use `--signal=B:USR1@300` with a `trap` that passes it on to a background process or creates a file that the
+    training script looks for, or `--signal=USR1@300` with an srun that starts one Python process per rank.
 
     ## When it is wrong
-    If a program that the script starts, such as submitit, installs the handler.
+    Ignore the finding if a program that the script starts, such as submitit, installs the handler.
     """
     name, _, is_for_shell = batch.signal or ("", 0, False)
     trapped = frozenset[str]().union(*(trap.signals for trap in batch.traps)) - _ENDS
@@ -138,8 +140,8 @@ def undelivered_signal(batch: Batch) -> Iterator[LintFinding]:
         yield LintFinding(
             severity=Severity.HIGH,
             line=batch.line("signal"),
-            message=f"{name} reaches {'the batch shell alone' if is_for_shell else 'the steps alone'}: {problem}",
-            advice="with B:, trap that signal in this script; without B:, let srun start the training itself",
+            message=f"{name} reaches {'only the batch shell' if is_for_shell else 'only the steps'}: {problem}",
+            advice="with B:, trap that signal in this script; without B:, let srun start the training process directly",
         )
 
 
@@ -150,20 +152,21 @@ PASSED_ON = frozenset({"TERM", "INT", "HUP", "QUIT"})
 @lint_rule("late-signal", "the signal before the time limit comes too late for a save", reads="sbatch")
 def late_signal(batch: Batch) -> Iterator[LintFinding]:
     """## What it does
-    Compares the seconds of `--signal=...@SECONDS` with the time of a checkpoint (`--save-seconds`, or a comment such as
-    "a save takes 40 s"), with the trap's sleep, and with Slurm's own precision.
+    Compares the seconds in `--signal=...@SECONDS` with the time that a checkpoint takes (given by `--save-seconds`, or
+    by a comment such as "a save takes 40 s"), with the time that the trap sleeps, and with Slurm's own precision.
 
     ## Why it costs
-    The job is killed in the middle of the save: the work since the last checkpoint is lost, and perhaps the file.
+    The job is killed in the middle of the save: the work since the last checkpoint is lost, and perhaps the checkpoint
+    file too.
 
     ## How to recognize it
-    The warning comes less time before the limit than the save or the trap takes, or less than 30 s before it.
+    The time between the warning and the limit is shorter than the save or the trap takes, or shorter than 30 s.
 
     ## What to do
-    Ask for the signal two saves and 10 s before the end, as `hotloop launch` does.
+    Ask for the signal at twice the time of a save plus 10 s before the end, as `hotloop launch` does.
 
     ## When it is wrong
-    If the stated time is of another save than the handler's.
+    Ignore the finding if the stated time is not that of the save that the handler runs.
     """
     name, seconds, is_for_shell = batch.signal or ("", 0, False)
     parts = [command.text for trap in batch.traps for command in trap.commands]
@@ -189,31 +192,30 @@ _RESUMES = re.compile(
 )
 
 
-@lint_rule("restart-from-scratch", "a requeued job cannot, or does not, continue where it stopped", reads="sbatch")
+@lint_rule("restart-from-scratch", "a requeued job cannot continue where it stopped, or does not", reads="sbatch")
 def restart_from_scratch(batch: Batch) -> Iterator[LintFinding]:
     """## What it does
-    Looks at jobs that requeue: whether Slurm allows it (`--no-requeue`, the id of the whole array), whether the command
-    resumes, whether the script deletes its checkpoints first, and whether it requeues even after success.
+    Looks at jobs that are requeued. Checks whether Slurm allows it (`--no-requeue`, the id of the entire array),
+    whether the command resumes from a checkpoint, whether the script deletes its checkpoints first, and whether the
+    script requeues the job even after success.
 
     ## Why it costs
-    Each start begins at step 0: the job never gets past its time limit. Or the requeue is refused.
+    Each start begins at step 0, so the job never gets further than one time limit allows; or Slurm refuses the requeue.
 
     ## How to recognize it
-    Neither the script nor the Python file next to it mentions a checkpoint or resuming; `rm -rf` names the folder of
-    the command's output; `scontrol requeue` is not under a condition. Low where only `--requeue` is missing.
+    Neither the script nor the Python file next to it mentions a checkpoint or resuming; `rm -rf` names the command's
+    output folder; or `scontrol requeue` is not under a condition. The severity is low if only `--requeue` is missing.
 
     ## What to do
     Use `--resume latest` or the script's own option; delete nothing that the next start needs.
 
     ## When it is wrong
-    If the program finds its checkpoint without an option.
+    Ignore the finding if the program finds its checkpoint without an option.
     """
     requeues = [one for one in batch.script.named("scontrol") if one.arguments[:1] == ("requeue",)]
     runs = batch.trainings if batch.option("requeue") or requeues else ()
     code = " ".join([command.text for command in batch.commands] + [batch.read_script(run) for run in runs])
-    problems = [
-        (run.line, Severity.MEDIUM, "a requeue starts this training from scratch: no --resume") for run in runs[:1]
-    ]
+    problems = [(run.line, Severity.MEDIUM, "a requeue starts training from scratch: no --resume") for run in runs[:1]]
     found = [] if _RESUMES.search(code) else problems
     for command, folder in batch.deletions if runs or batch.resubmits else ():
         found += [(command.line, Severity.HIGH, f"deletes {folder}, from which the requeued job should resume")]
@@ -255,7 +257,7 @@ def restart_from_scratch(batch: Batch) -> Iterator[LintFinding]:
             severity=severity,
             line=line,
             message=message,
-            advice="resume from the latest checkpoint, and requeue only if the training is not done",
+            advice="resume from the latest checkpoint, and requeue only if training is not finished",
             confidence=Confidence.LIKELY,
         )
 
@@ -263,21 +265,23 @@ def restart_from_scratch(batch: Batch) -> Iterator[LintFinding]:
 @lint_rule("broken-dependency", "a job that depends on another never starts", reads="sbatch")
 def broken_dependency(batch: Batch) -> Iterator[LintFinding]:
     """## What it does
-    Looks at `sbatch --dependency`: an id taken from sbatch's sentence, and `afterok` between parts of one training.
+    Looks at `sbatch --dependency` for an id that is taken from sbatch's full output, and for `afterok` between parts of
+    one training run.
 
     ## Why it costs
-    `Submitted batch job 123` is not an id, and sbatch refuses the job. A part that ends at its time limit has not ended
-    successfully: with `afterok`, the next part waits forever.
+    `Submitted batch job 123` is not an id, and sbatch refuses the job. A part of a run that ends at its time limit has
+    not ended successfully: with `afterok`, the next part waits forever.
 
     ## How to recognize it
-    `$(sbatch ...)` without `--parsable`, `awk`, `cut` or the like, used in `--dependency`; `afterok` of the previous
-    part, in a loop that submits one script, or of the job itself.
+    The output of `$(sbatch ...)` without `--parsable`, `awk`, `cut` or the like is used in `--dependency`; or `afterok`
+    names the previous part in a loop that submits one script, or names the job itself.
 
     ## What to do
-    `id=$(sbatch --parsable a.sbatch)`, and `--dependency=afterany:$id` (or `singleton`) for parts of one training.
+    Use `id=$(sbatch --parsable a.sbatch)`, and `--dependency=afterany:$id` (or `singleton`) for parts of one training
+    run.
 
     ## When it is wrong
-    If the parts end on their own before their limit.
+    Ignore the finding if the parts end on their own before their time limit.
     """
     pattern = r"\bsbatch\b[^\n]*(--dependency|\s-d)|^\s*(scancel|squeue|scontrol|sacct)\b"
     for command in batch.find(pattern) if re.search(r"sbatch\s", batch.text) else ():
@@ -301,7 +305,7 @@ def broken_dependency(batch: Batch) -> Iterator[LintFinding]:
                 severity=severity,
                 line=command.line,
                 message=message,
-                advice="sbatch --parsable, and --dependency=afterany or singleton for parts of one training",
+                advice="sbatch --parsable, and --dependency=afterany or singleton for parts of one training run",
                 confidence=Confidence.LIKELY,
             )
 
@@ -312,19 +316,19 @@ def endless_chain(batch: Batch) -> Iterator[LintFinding]:
     Looks for a job that submits its own script unconditionally.
 
     ## Why it costs
-    The chain never ends: it continues after the last step of the training, and, if the training crashes, it starts job
-    after job that also crashes, until someone cancels them.
+    The chain never ends: it continues after the last training step. If training crashes, the chain starts job after job
+    that also crashes, until someone cancels it.
 
     ## How to recognize it
     `sbatch` of `$0`, of this script's name or of the job's own Command, outside any `if`, `case`, `&&` or trap, with no
     conditional `exit` above it.
 
     ## What to do
-    `[ -e "$RUN/DONE" ] || sbatch "$SCRIPT"`, with a file that the training writes at its end, and limit the number of
-    jobs.
+    Use `[ -e "$RUN/DONE" ] || sbatch "$SCRIPT"`, with a file that the training script writes at its end, and limit the
+    number of jobs.
 
     ## When it is wrong
-    If another program cancels the chain.
+    Ignore the finding if another program cancels the chain.
     """
     ends = [one for one in batch.script.named("exit") if "if" in one.blocks or (one.after and "1" not in one.arguments)]
     for command in batch.resubmits if batch.trainings else ():

@@ -1,4 +1,4 @@
-"""Checks of what a training saves and loads."""
+"""Checks of the state that a training script saves and loads."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ PREFIXES = {"wrapped": "module.", "compiled": "_orig_mod."}
 @lint_rule("wrapper-prefix", "a checkpoint of a wrapped model is loaded into a bare one", reads="python")
 def wrapper_prefix(script: LintedScript) -> Iterator[LintFinding]:
     """## What it does
-    Looks for a saved `state_dict()` of a model in DDP, DataParallel or `torch.compile` that the file loads into a model
-    that is not wrapped, or the other way around.
+    Looks for a saved `state_dict()` of a model that is wrapped in DDP, DataParallel or `torch.compile`, where the file
+    loads it into a model that is not wrapped; or the other way around.
 
     ## Why it costs
-    The saved names begin with `module.` or `_orig_mod.`. `load_state_dict` raises; with `strict=False` it loads nothing
-    and reports nothing: the run continues with random weights.
+    The saved names begin with `module.` or `_orig_mod.`. `load_state_dict` raises an error; with `strict=False`, it
+    loads nothing and reports nothing, and the run continues with random weights.
 
     ## How to recognize it
-    The saved model and the loaded model are followed to their wrappers, and nothing strips the prefix.
+    The rule traces the saved model and the loaded model to their wrappers. No code removes the prefix.
 
     ## What to do
-    Save `model.module.state_dict()` (`model._orig_mod` of a compiled one).
+    Save `model.module.state_dict()` (or `model._orig_mod.state_dict()` for a compiled model).
 
     ## When it is wrong
-    If another checkpoint is loaded.
+    Ignore the finding if another checkpoint is loaded.
     """
     if not script.calls_of("torch.save") or script.has(
         r"removeprefix|[\"']module\.|_orig_mod|consume_prefix|strip_prefix|unwrap_model"
@@ -82,21 +82,22 @@ def _wrapper(script: LintedScript, model: ast.AST) -> str:
 @lint_rule("incomplete-checkpoint", "a resumed run does not restore everything that it needs", reads="python")
 def incomplete_checkpoint(script: LintedScript) -> Iterator[LintFinding]:
     """## What it does
-    Looks at a training that resumes: an optimizer, scheduler or scaler that is not saved or not loaded, keys that are
-    never saved, an epoch that is trained again, and checkpoints that every rank loads onto GPU 0.
+    Looks at scripts that resume training: looks for an optimizer, scheduler or scaler that is not saved or not loaded,
+    keys that are never saved, an epoch that is trained again, and checkpoints that every rank loads onto GPU 0.
 
     ## Why it costs
-    After a restart, Adam's moments and the learning rate start over: the loss jumps, and the result is quietly worse. A
-    key that was not saved ends the resumed run with a KeyError.
+    After a restart, Adam's moments and the learning rate start over: the loss jumps, and the result is worse without
+    any error. A key that was not saved ends the resumed run with a KeyError.
 
     ## How to recognize it
-    The file loads a model and an epoch or step before its training; what it saves is compared with what it loads.
+    The file loads a model and an epoch or step before it trains. The rule compares the objects that the file saves with
+    those that it loads.
 
     ## What to do
     Save and load model, optimizer, scheduler, scaler and `epoch + 1` together, with `map_location="cpu"`.
 
     ## When it is wrong
-    If a pretrained model is loaded, and the epoch is another run's.
+    Ignore the finding if a pretrained model is loaded, and the epoch belongs to another run.
     """
     if not script.training:
         return
@@ -205,24 +206,24 @@ def _parameter(function: Function, call: ast.Call, value: ast.AST, word: str | N
 COUNTERS = ("epoch", "step", "iteration", "global_step", "iter", "start_epoch")
 
 
-@lint_rule("wrong-best", "the model kept as the best is not the best", reads="python")
+@lint_rule("wrong-best", "the model that is kept as the best model is not the best", reads="python")
 def wrong_best(script: LintedScript) -> Iterator[LintFinding]:
     """## What it does
-    Looks for a comparison with the best value so far in the wrong direction, an initial value that is never beaten, and
-    a `state_dict()` that is kept as the best without a copy.
+    Looks for a comparison with the best value so far that goes in the wrong direction, an initial value that is never
+    beaten, and a `state_dict()` that is kept as the best one without a copy.
 
     ## Why it costs
-    The worst model, none, or the last one is kept and used: the run is lost although its log looks good.
+    The worst model, no model, or the last model is kept and used: the run's result is lost although its log looks good.
 
     ## How to recognize it
-    By the names of metrics (`loss` falls, `accuracy` rises) where the same test also sets the best value. A
-    `state_dict()` holds references: later steps change it.
+    The rule goes by the names of metrics (`loss` falls, `accuracy` rises) where the same test also sets the best value.
+    A `state_dict()` holds references, so later steps change it.
 
     ## What to do
-    `if loss < best_loss`, from `float("inf")`; `copy.deepcopy(model.state_dict())`.
+    Use `if loss < best_loss`, with `float("inf")` as the initial value, and `copy.deepcopy(model.state_dict())`.
 
     ## When it is wrong
-    If a name means the opposite of its content.
+    Ignore the finding if a name means the opposite of its content.
     """
     for node in script.of[ast.Assign] if ".state_dict" in script.text else ():
         if isinstance(node.value, ast.Call) and script.name(node.value.func).endswith(".state_dict"):

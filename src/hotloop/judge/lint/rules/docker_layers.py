@@ -25,22 +25,22 @@ RUNS_CODE = re.compile(r"(python[\d.]*|bash|sh|chmod|\S+\.(sh|py)|\./\S+)( (?!-m
 @lint_rule("source-before-install", "each edit repeats slow steps below a COPY", reads="dockerfile", each="chains")
 def source_before_install(build: DockerBuild, chain: Sequence[Layer]) -> Iterator[LintFinding]:
     """## What it does
-    Looks for a `COPY`, `ADD` or bind mount of files that change with the code above a step that does not need them:
-    an install, a download of weights or data, a compilation. Triggers of `ONBUILD` count.
+    Looks for a `COPY`, `ADD` or bind mount that brings in files that change with the code, above a step that does not
+    need these files: an install, a download of weights or data, or a compilation. `ONBUILD` triggers count too.
 
     ## Why it costs
-    A layer is reused only if everything before it is unchanged. Each edit invalidates the cache from there on: each
-    build repeats minutes of work and gigabytes of downloads for torch or weights.
+    A layer is reused only if everything before it is unchanged. Each edit invalidates the cache from that point on, so
+    each build repeats minutes of work and downloads gigabytes for torch or weights again.
 
     ## How to recognize it
-    The files that a step reads are compared with those that were copied, except those that `.dockerignore` excludes.
-    Git's history shows how often those files change; without a history, the finding is `likely`.
+    The rule compares the files that a step reads with the copied files, except those that `.dockerignore` excludes.
+    Git's history shows how often the copied files change; without a history, the finding is `likely`.
 
     ## What to do
     Copy only the package lists (`uv sync --no-install-project`), install, download, and copy the source last.
 
     ## When it is wrong
-    If the step reads the source in a way that its command does not show.
+    Ignore the finding if the step reads the source in a way that its command does not show.
     """
     stepped: set[int] = set()
     for at, copy in enumerate(chain):
@@ -100,25 +100,29 @@ VOLATILE = re.compile(
 
 
 @lint_rule(
-    "volatile-above-install", "a value that differs in each build is above installs", reads="dockerfile", each="chains"
+    "volatile-above-install",
+    "a value that differs in each build is set above installs",
+    reads="dockerfile",
+    each="chains",
 )
 def volatile_above_install(build: DockerBuild, chain: Sequence[Layer]) -> Iterator[LintFinding]:
     """## What it does
-    Looks for `ARG`, `ENV` or `LABEL` with a commit, date or build number above installs, downloads or compilation.
+    Looks for `ARG`, `ENV` or `LABEL` with a commit, date or build number above installs, downloads or compilation
+    steps.
 
     ## Why it costs
-    An argument is part of the environment of each `RUN` below it, used or not. A new value invalidates all of them:
-    each build installs everything again.
+    An argument is part of the environment of each `RUN` below it, whether the step uses it or not. A new value
+    invalidates all of these steps: each build installs everything again.
 
     ## How to recognize it
     The name suggests what the value is, and no step above the install uses it. A label invalidates steps only with the
-    classic builder: `likely` and medium.
+    classic builder, so the finding is then `likely` and its severity is medium.
 
     ## What to do
     Move the instruction to the end of the stage.
 
     ## When it is wrong
-    If the value rarely changes.
+    Ignore the finding if the value rarely changes.
     """
     for at, layer in enumerate(chain):
         for name, value in layer.pairs:
@@ -134,7 +138,7 @@ def volatile_above_install(build: DockerBuild, chain: Sequence[Layer]) -> Iterat
             if not users or users[0] > steps[0].line:
                 yield layer.report(
                     Severity.MEDIUM if is_label else Severity.HIGH,
-                    f"{layer.name} {name} differs in each build and invalidates the cache of all "
+                    f"{layer.name} {name} differs in each build and invalidates the cache of everything "
                     f"below it: line "
                     f"{steps[0].line} runs again each time",
                     f"move {layer.name} {name} to the end of the stage, below the installs",
@@ -153,22 +157,22 @@ DATA = re.compile(
 @lint_rule("large-files-in-image", "large files are copied late or needlessly", reads="dockerfile", each="chains")
 def large_files_in_image(build: DockerBuild, chain: Sequence[Layer]) -> Iterator[LintFinding]:
     """## What it does
-    Measures what the copies take from the context: data, runs and checkpoints that `.dockerignore` or its exceptions
-    (`!`) let through, and weights that are copied below code that changes.
+    Measures the files that are copied from the context: data, runs and checkpoints that `.dockerignore` or its
+    exceptions (`!`) let through, and weights that are copied below code that changes.
 
     ## Why it costs
-    In each build, gigabytes are sent to the builder, hashed and copied, and each node pulls them; each edit above, or
-    each new log in the context, rebuilds the layer.
+    Each build sends gigabytes to the builder, hashes them and copies them, and each node pulls them. Each edit to a
+    file that is copied above, or each new log in the context, rebuilds the layer.
 
     ## How to recognize it
-    Files that exist now: from 100 MiB `medium`, from 1 GiB `high`. Without a `.dockerignore`, a `COPY .` is `medium`
-    where `.git` is large, else `low`.
+    The rule looks at files that exist now. The severity is `medium` from 100 MiB on and `high` from 1 GiB on. For a
+    `COPY .` without a `.dockerignore`, it is `medium` if `.git` is large, and `low` otherwise.
 
     ## What to do
     Write a `.dockerignore` with `.git`, data, checkpoints, logs and virtual environments; copy weights above the code.
 
     ## When it is wrong
-    If the data belong in the image, or another folder is the context.
+    Ignore the finding if the data belongs in the image, or if another folder is the build context.
     """
     context = build.context
     above: list[tuple[Layer, tuple[str, Confidence]]] = []
@@ -184,7 +188,7 @@ def large_files_in_image(build: DockerBuild, chain: Sequence[Layer]) -> Iterator
         has_file = context is not None and context.ignores is not None
         why = "the .dockerignore lets it through" if has_file else "no .dockerignore filters the context"
         if context is not None and size >= LARGE:
-            text = f"{size / 2**20:,.0f} MiB of data are sent and copied into the image, most in {largest}; {why}"
+            text = f"{size / 2**20:,.0f} MiB of data are sent and copied into the image, mostly {largest}; {why}"
             yield layer.report(
                 severity, f"{text}: each node pulls them", "list .git, data, runs and checkpoints in .dockerignore"
             )
@@ -226,21 +230,22 @@ empties it."""
 @lint_rule("defeated-cache-mount", "a cache mount that the installer never uses", reads="dockerfile", each="layers")
 def defeated_cache_mount(build: DockerBuild, layer: Layer) -> Iterator[LintFinding]:
     """## What it does
-    Looks for a `RUN --mount=type=cache` whose installer keeps its cache elsewhere, does not use a cache (because of
-    `--no-cache-dir`, `PIP_NO_CACHE_DIR`, `UV_NO_CACHE`), empties it, or may not write to it.
+    Looks for a `RUN --mount=type=cache` in which the installer keeps its cache elsewhere, does not use a cache (because
+    of `--no-cache-dir`, `PIP_NO_CACHE_DIR` or `UV_NO_CACHE`), empties the cache, or may not write to it.
 
     ## Why it costs
-    Each time the layer is built, every package is downloaded again: gigabytes with CUDA.
+    Each time the layer is built, every package is downloaded again, which means gigabytes if CUDA is included.
 
     ## How to recognize it
-    The target is compared with the cache of the user who runs the command (`USER`, `HOME`, `PIP_CACHE_DIR`).
+    The rule compares the mount's target with the cache folder of the user who runs the command (`USER`, `HOME`,
+    `PIP_CACHE_DIR`).
 
     ## What to do
-    Mount the cache's own folder, and remove the setting that turns it off (`hotloop lint --fix` removes
-    `--no-cache-dir`).
+    Mount the installer's own cache folder, and remove the setting that turns the cache off (`hotloop lint --fix`
+    removes `--no-cache-dir`).
 
     ## When it is wrong
-    If a configuration file moves the cache.
+    Ignore the finding if a configuration file moves the cache.
     """
     mounts = [mount for mount in layer.instruction.mounts if mount["type"] == "cache"]
     targets = [posixpath.normpath((m.get("target") or m.get("dst") or "").replace("~", "/root")) for m in mounts]
@@ -296,17 +301,18 @@ def layer_copied_again(build: DockerBuild, chain: Sequence[Layer]) -> Iterator[L
     Looks for `chown -R` and `chmod -R` on an earlier layer's files, and for `rm` of files that it copied or downloaded.
 
     ## Why it costs
-    Layers only add up. Changing the owner copies each file into the new layer: weights and environments are in the
-    image twice. A removed file is hidden, but still stored, pushed and pulled.
+    Layers only add up. Changing the owner copies each file into the new layer: weights and environments are then in the
+    image twice. A removed file is hidden, but it is still stored, pushed and pulled.
 
     ## How to recognize it
-    A `COPY` or `RUN` above writes there. `low` where the copied files are known and below 20 MiB.
+    A `COPY` or `RUN` above writes to the same path. The severity is `low` if the copied files are known and smaller
+    than 20 MiB.
 
     ## What to do
-    `COPY --chown=user:group` (or `--chmod`); remove the file in the `RUN` that creates it, or mount it.
+    Use `COPY --chown=user:group` (or `--chmod`); remove the file in the `RUN` that creates it, or mount it.
 
     ## When it is wrong
-    If nothing there is large, or only folders are copied from this stage.
+    Ignore the finding if the files are small, or if other stages only copy folders from this stage.
     """
     for at, layer in enumerate(chain):
         for command in layer.commands if layer.name == "RUN" and chain is build.final else ():
@@ -368,27 +374,27 @@ PRODUCT = re.compile(
 
 
 @lint_rule(
-    "copy-without-source", "a COPY that fails, as the context lacks its source", reads="dockerfile", each="layers"
+    "copy-without-source", "a COPY fails because the context lacks its source", reads="dockerfile", each="layers"
 )
 def copy_without_source(build: DockerBuild, layer: Layer) -> Iterator[LintFinding]:
     """## What it does
-    Looks for a `COPY` or `ADD` whose source is outside the context (`../`), is excluded by `.dockerignore`, or is not
-    in the context; for several sources with a target that does not end in `/`; and for packages that a pattern such as
-    `**/data` drops from a copied folder, although its code imports them.
+    Looks for a `COPY` or `ADD` whose source is outside the context (`../`), is excluded by `.dockerignore`, or does not
+    exist in the context. Also looks for several sources with a target that does not end in `/`, and for packages that a
+    pattern such as `**/data` drops from a copied folder although code in that folder imports them.
 
     ## Why it costs
     The build fails: the builder sees only the context, without the files that `.dockerignore` excludes.
 
     ## How to recognize it
-    The patterns are applied to the files of the folder that has the other sources. A file that is missing there is
-    `likely`, as a step before the build may create it.
+    The rule applies the patterns to the files in the folder that contains the other sources. If a file is missing
+    there, the finding is `likely`, because a step before the build may create the file.
 
     ## What to do
-    Build with the folder above as the context (`docker build -f sub/Dockerfile .`), add an exception (`!name`) to
+    Build with the parent folder as the context (`docker build -f sub/Dockerfile .`), add an exception (`!name`) to
     `.dockerignore`, or correct the path.
 
     ## When it is wrong
-    If the build is started with another folder as its context.
+    Ignore the finding if the build is started with another folder as its context.
     """
     context = build.context
     others = {source for one in build.layers if one.copies for source in one.sources if not UNKNOWN.search(source)}
@@ -476,16 +482,17 @@ def undefined_variable(build: DockerBuild, chain: Sequence[Layer]) -> Iterator[L
     or of another stage, an `ENV` further down or in the same instruction, an `ARG` in `CMD` or `ENTRYPOINT`.
 
     ## Why it costs
-    The variable is empty: a path, version or option is missing, and no error says so.
+    The variable is empty: a path, version or option is missing, and no error reports it.
 
     ## How to recognize it
-    The file sets the name, but no `ARG` or `ENV` above it in the stage does, nor does the shell command itself.
+    The file sets the name, but neither an `ARG` or `ENV` above the use in the same stage nor the shell command itself
+    sets it.
 
     ## What to do
-    Repeat `ARG NAME` in the stage, put `ENV` above the use, or keep an argument with `ENV NAME=$NAME`.
+    Repeat `ARG NAME` in the stage, put `ENV` above the use, or keep an argument's value with `ENV NAME=$NAME`.
 
     ## When it is wrong
-    If the base image sets a variable of the same name.
+    Ignore the finding if the base image sets a variable of the same name.
     """
     somewhere = {name for one in build.layers if one.name in ("ARG", "ENV") for name, _ in one.pairs} | set(
         build.global_arguments
@@ -529,24 +536,28 @@ USERS = re.compile(r"(root|nobody|daemon|www-data|\d.*|ubuntu|node|jovyan|mambau
 OFFICIAL = re.compile(r"(^|/)(ubuntu|debian|python|cuda|pytorch/pytorch)(:|$)")
 
 
-@lint_rule("unknown-name", "a stage, path or user that nothing above creates", reads="dockerfile", each="layers")
+@lint_rule(
+    "unknown-name", "a stage, path or user is used that nothing above creates", reads="dockerfile", each="layers"
+)
 def unknown_name(build: DockerBuild, layer: Layer) -> Iterator[LintFinding]:
     """## What it does
     Looks for `COPY --from` of a stage that does not exist or comes later, or of a path that nothing in the stage
-    creates; for a `USER` or `--chown` that no `useradd` above creates; and for files that `pip install -r` reads but no
-    `COPY` above has put there.
+    creates; for a `USER` or `--chown` with a user that no `useradd` above creates; and for files that `pip install -r`
+    reads but no `COPY` above has put there.
 
     ## Why it costs
     The build fails, or the container does not start.
 
     ## How to recognize it
-    By the names of stages and the text of the instructions above. Only official bases are known to lack a user.
+    The rule goes by the names of stages and the text of the instructions above. It knows only for official base images
+    that they lack a user.
 
     ## What to do
     Correct the name or the path, or move the instruction above its use.
 
     ## When it is wrong
-    If a named context of that name is given (`--build-context`), or a tool creates the path without naming it.
+    Ignore the finding if a named context of that name is given (`--build-context`), or a tool creates the path without
+    naming it.
     """
     chain = [one for one in build.chain(layer.stage) if one.line < layer.line]
     name = (layer.instruction.flag("from") if layer.name == "COPY" else None) or ""
@@ -631,12 +642,12 @@ def _find_main(commands: Sequence[BuildCommand]) -> BuildCommand | None:
 @lint_rule("shell-as-first-process", "process 1 is a shell that does not pass signals on", reads="dockerfile")
 def shell_as_first_process(build: DockerBuild) -> Iterator[LintFinding]:
     """## What it does
-    Looks for `CMD` and `ENTRYPOINT` in shell form or through `sh -c` without `exec`, and for entrypoint scripts of the
-    context that start the training without `exec`, are not executable, or have Windows line endings.
+    Looks for `CMD` and `ENTRYPOINT` in shell form or through `sh -c` without `exec`, and for entrypoint scripts in the
+    context that start the training command without `exec`, are not executable, or have Windows line endings.
 
     ## Why it costs
-    `docker stop` and Kubernetes send SIGTERM to process 1. A shell does not pass it on: the training's handler does not
-    run, and after the grace period everything is killed without a checkpoint.
+    `docker stop` and Kubernetes send SIGTERM to process 1. A shell does not pass it on: the signal handler of the
+    training process does not run, and after the grace period, all processes are killed without saving a checkpoint.
 
     ## How to recognize it
     dash, the `sh` of Debian and Ubuntu, stays process 1 while its command runs; so does bash in a script.
@@ -645,7 +656,7 @@ def shell_as_first_process(build: DockerBuild) -> Iterator[LintFinding]:
     Write the command as a JSON array, or put `exec` before the last command (`exec python train.py "$@"`).
 
     ## When it is wrong
-    If an init such as tini is the entry point, or nothing needs to be saved at the end.
+    Ignore the finding if an init program such as tini is the entry point, or if nothing needs to be saved at the end.
     """
     starts = {layer.name: layer for layer in build.final if layer.name in ("CMD", "ENTRYPOINT")}
     first = starts.get("ENTRYPOINT", starts.get("CMD"))

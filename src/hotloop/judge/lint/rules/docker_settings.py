@@ -1,4 +1,4 @@
-"""Checks of Dockerfiles: secrets, versions that move, and settings that slow every training of the image."""
+"""Checks of Dockerfiles: secrets, versions that move, and settings that slow down every run of the image."""
 
 from __future__ import annotations
 
@@ -95,18 +95,19 @@ def secret_in_image(build: DockerBuild) -> Iterator[LintFinding]:
     in a file.
 
     ## Why it costs
-    Anyone who can pull the image can read them in its history or in a layer, even if a later step removes the file.
+    Anyone who can pull the image can read the secret in its history or in a layer, even if a later step removes the
+    file.
 
     ## How to recognize it
-    By names (`HF_TOKEN`), by the form of known tokens, and by files such as `.env`, `id_rsa`, `.netrc`. Stages that
-    only pass files on are skipped.
+    The rule goes by variable names (`HF_TOKEN`), by the form of known tokens, and by file names such as `.env`,
+    `id_rsa` and `.netrc`. It skips stages whose files are only copied into other stages.
 
     ## What to do
-    `RUN --mount=type=secret,id=hf_token,env=HF_TOKEN ...`; pass secrets to the container when it starts. Replace any
-    published secret.
+    Use `RUN --mount=type=secret,id=hf_token,env=HF_TOKEN ...`, and pass secrets to the container when it starts.
+    Replace any published secret.
 
     ## When it is wrong
-    If the value is a placeholder that grants no access.
+    Ignore the finding if the value is a placeholder that grants no access.
     """
     yield from find_faults(SECRETS, build.final)
 
@@ -222,12 +223,12 @@ MOVING = (
 @lint_rule("moving-version", "installed versions change although the file does not", reads="dockerfile", each="chains")
 def moving_version(build: DockerBuild, chain: Sequence[Layer]) -> Iterator[LintFinding]:
     """## What it does
-    Looks for branches in `git clone` and `pip install git+https://...` (requirements files are read), bases without a
-    version (`latest`), packages without one, and downloads that are not verified.
+    Looks for branches in `git clone` and `pip install git+https://...` (including requirements files), base images
+    without a version (`latest`), packages without a version, and downloads that are not verified.
 
     ## Why it costs
-    A cached layer silently keeps the code or version of its day, and another builder gets another: images from one
-    Dockerfile differ, and an old image cannot be rebuilt.
+    A cached layer silently keeps the code or version of the day when it was built, and another builder gets a different
+    version: images from the same Dockerfile differ, and an old image cannot be rebuilt.
 
     ## How to recognize it
     No commit, version tag, digest or checksum is given, and no `git checkout` follows in the same `RUN`.
@@ -236,7 +237,7 @@ def moving_version(build: DockerBuild, chain: Sequence[Layer]) -> Iterator[LintF
     Name a commit, version or digest; install from a lock file.
 
     ## When it is wrong
-    If all builds are made without a cache and the newest code is wanted.
+    Ignore the finding if all builds run without a cache and you want the newest code.
     """
     yield from find_faults(MOVING, chain)
 
@@ -348,7 +349,7 @@ COSTLY = (
         "ENV",
         r"^TORCH_DISTRIBUTED_DEBUG=(?i:detail)",
         MEDIUM,
-        "{0} in the image checks each collective with another: tens of percent of each step",
+        "{0} in the image checks each collective with another one, which costs tens of percent of each step",
         MOVE,
     ),
     Fault(
@@ -362,7 +363,7 @@ COSTLY = (
         r"^(NVIDIA_TF32_OVERRIDE=0|CUDA_CACHE_DISABLE=1|PYTHONDEVMODE=1|PYTHONMALLOC=debug"
         r"|CUDA_MODULE_LOADING=EAGER)",
         MEDIUM,
-        "{0} in the image slows each start or each step (TF32 off, kernels compiled again, debug mode)",
+        "{0} in the image slows down each start or each step (TF32 off, kernels compiled again, debug mode)",
         MOVE,
     ),
     Fault(
@@ -522,8 +523,8 @@ COSTLY = (
         "HEALTHCHECK",
         r"import torch|torch\.cuda|nvidia-smi|transformers",
         MEDIUM,
-        "HEALTHCHECK starts {0} again and again: it takes CPU time and GPU memory from the training",
-        "test a file or port of the training, at most once every few minutes",
+        "HEALTHCHECK starts {0} again and again: it takes CPU time and GPU memory from training",
+        "test a file or port of the training process, at most once every few minutes",
         unless=r"interval', value='(\d+m|\d+h|[1-9]\d\d+s)",
     ),
     Fault(
@@ -558,24 +559,24 @@ COSTLY = (
 )
 
 
-@lint_rule("costly-image-setting", "the image slows or limits every training that it runs", reads="dockerfile")
+@lint_rule("costly-image-setting", "the image slows down or limits every training run", reads="dockerfile")
 def costly_setting(build: DockerBuild) -> Iterator[LintFinding]:
     """## What it does
-    Looks for `ENV` settings of CUDA, NCCL, torch and OpenMP that are for debugging, suit one process only, or hide the
-    GPUs; for search paths that are replaced, health checks that import torch, anonymous volumes, and downloads at
-    start.
+    Looks for `ENV` settings of CUDA, NCCL, torch and OpenMP that are meant for debugging, are right for only one
+    process, or hide the GPUs. Also looks for search paths that are replaced, health checks that import torch, anonymous
+    volumes, and downloads at each start.
 
     ## Why it costs
-    The image carries them to every job: synchronous kernels, traffic through the host, a single thread, the same rank
-    for all, or no GPU at all.
+    The image applies these settings to every job: kernels run synchronously, traffic goes through the host, each
+    process has a single thread, all processes have the same rank, or no GPU is visible at all.
 
     ## How to recognize it
-    By the name and value, in the stages of the final image.
+    The rule goes by the name and value of each setting, in the stages that make up the final image.
 
     ## What to do
-    Remove it, and set it for the one run that needs it.
+    Remove the setting from the image, and set it only for the run that needs it.
 
     ## When it is wrong
-    If all machines that run the image need the setting.
+    Ignore the finding if all machines that run the image need the setting.
     """
     yield from find_faults(COSTLY, build.final)

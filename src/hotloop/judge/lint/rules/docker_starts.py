@@ -21,7 +21,7 @@ LIBRARIES = (
         r"opencv-(contrib-)?python|ultralytics|mmcv(-full)?|mmengine|imgaug|insightface|deepface|paddleocr|rapidocr\S*|python-doctr",
         "libGL.so.1 (libgl1) and libglib2.0-0",
         "import cv2 fails",
-        "libgl1 libglib2.0-0, or take opencv-python-headless",
+        "libgl1 libglib2.0-0, or use opencv-python-headless",
         r"libgl|mesa|libopencv|python3-opencv|ffmpeg(?!-python)|xvfb|libgtk|libqt",
         LACKS + r"|(^|/)python:",
     ),
@@ -177,24 +177,25 @@ WEIGHTS = (
 )
 
 
-@lint_rule("missing-at-start", "what the image installed or downloaded is not found when it runs", reads="dockerfile")
+@lint_rule("missing-at-start", "packages or files in the image are not found when it runs", reads="dockerfile")
 def missing_at_start(build: DockerBuild) -> Iterator[LintFinding]:
     """## What it does
-    Looks for weights that are downloaded into a cache mount, to another user's home, or above the `ENV HF_HOME` that
-    moves the cache; for conda and virtual environments in which `CMD` does not run; and for shared libraries that a
-    wheel needs and a slim image lacks (`libGL.so.1` for OpenCV, `libgomp.so.1` for LightGBM, FFmpeg).
+    Looks for weights that are downloaded into a cache mount, to another user's home folder, or above the `ENV HF_HOME`
+    that moves the cache; for conda and virtual environments that `CMD` does not use; and for shared libraries that a
+    wheel needs but a slim image lacks (`libGL.so.1` for OpenCV, `libgomp.so.1` for LightGBM, FFmpeg).
 
     ## Why it costs
-    At each start the container downloads gigabytes again, or it runs the base's Python: `ModuleNotFoundError`.
+    At each start, the container downloads gigabytes again, or it runs the base image's Python and fails with
+    `ModuleNotFoundError`.
 
     ## How to recognize it
-    By the instructions of the final image, in order.
+    The rule follows the instructions of the final image in order.
 
     ## What to do
-    `ENV HF_HOME=/opt/huggingface` above the download; `ENV PATH=/opt/venv/bin:$PATH`.
+    Use `ENV HF_HOME=/opt/huggingface` above the download, and `ENV PATH=/opt/venv/bin:$PATH` for an environment.
 
     ## When it is wrong
-    If the entry point sets the missing variable or path.
+    Ignore the finding if the entry point sets the missing variable or path.
     """
     yield from find_faults(WEIGHTS, build.final)
 
@@ -303,7 +304,7 @@ BROKEN = (
         "STOPSIGNAL",
         r"KILL|^9$",
         HIGH,
-        "STOPSIGNAL {0} ends the training at once: no handler runs, and nothing is saved",
+        "STOPSIGNAL {0} ends training immediately: no handler runs, and nothing is saved",
         "STOPSIGNAL SIGTERM",
     ),
     Fault(
@@ -329,20 +330,20 @@ BROKEN = (
 @lint_rule("broken-command", "a CMD, ENTRYPOINT or RUN does not start its command", reads="dockerfile", each="chains")
 def broken_command(build: DockerBuild, chain: Sequence[Layer]) -> Iterator[LintFinding]:
     """## What it does
-    Looks for JSON arrays with `$VARIABLE`, `&&`, `|`, shell builtins or a whole command in one string; for arrays that
-    are not valid JSON; for `STOPSIGNAL SIGKILL`; and for launchers that give each node the same rank or address.
+    Looks for JSON arrays with `$VARIABLE`, `&&`, `|`, shell builtins or an entire command in one string; for arrays
+    that are not valid JSON; for `STOPSIGNAL SIGKILL`; and for launchers that give each node the same rank or address.
 
     ## Why it costs
-    No shell reads the array: `$OUT` stays `$OUT`, and `"python train.py"` is not a program. Nodes with one rank never
-    meet.
+    No shell reads the array: `$OUT` stays `$OUT`, and `"python train.py"` is not a program. Nodes that have the same
+    rank never connect to each other.
 
     ## How to recognize it
-    By the words of the array, where its program is not a shell.
+    The rule looks at the words of the array if its program is not a shell.
 
     ## What to do
     Use the shell form with `exec`, or `["sh", "-c", "exec python train.py --out \\"$OUT\\""]`.
 
     ## When it is wrong
-    If the program itself expands variables.
+    Ignore the finding if the program itself expands variables.
     """
     yield from find_faults(BROKEN, chain)

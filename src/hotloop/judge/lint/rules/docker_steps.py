@@ -324,24 +324,24 @@ FAILING = (
 )
 
 
-@lint_rule("failing-step", "a step that cannot work in a build", reads="dockerfile", each="chains")
+@lint_rule("failing-step", "a step cannot work in an image build", reads="dockerfile", each="chains")
 def failing_step(build: DockerBuild, chain: Sequence[Layer]) -> Iterator[LintFinding]:
     """## What it does
     Looks for steps that ask for input (`apt-get install` without `-y`), need a GPU or `nvcc`, call a program that the
-    base lacks, install as a user who may not, or name a package or tag that does not exist.
+    base image lacks, install as a user without permission, or name a package or tag that does not exist.
 
     ## Why it costs
     The build fails, or its result lacks CUDA.
 
     ## How to recognize it
-    By a table of the contents of the official images of Ubuntu, Debian, CUDA, Python and PyTorch, and by the installs
-    in the lines above.
+    The rule uses a table of the contents of the official Ubuntu, Debian, CUDA, Python and PyTorch images, and the
+    installs in the lines above.
 
     ## What to do
     See the advice of the finding.
 
     ## When it is wrong
-    If a script or an archive in a step above provides the program.
+    Ignore the finding if a script or an archive in a step above provides the program.
     """
     yield from find_faults(FAILING, chain)
 
@@ -396,27 +396,27 @@ LOST = (
 
 
 @lint_rule(
-    "lost-shell-state", "a RUN whose effect or failure is lost with its shell", reads="dockerfile", each="chains"
+    "lost-shell-state", "the effect or failure of a RUN is lost with its shell", reads="dockerfile", each="chains"
 )
 def lost_shell_state(build: DockerBuild, chain: Sequence[Layer]) -> Iterator[LintFinding]:
     """## What it does
     Looks for a `RUN` that only does `cd`, `export`, `source`, `conda activate` or `service start`; and for installs,
-    downloads and compilations whose exit code is lost: before `;` or in a line of a heredoc without `set -e`, in a pipe
-    without `pipefail`, or by `|| true`.
+    downloads and compilations whose exit code is lost: before a `;` or in a heredoc line without `set -e`, in a pipe
+    without `pipefail`, or through `|| true`.
 
     ## Why it costs
-    Each `RUN` is a new shell: the next line fails, or installs into another environment. A lost failure leaves a green
-    build whose image lacks a package.
+    Each `RUN` starts a new shell: the next line fails, or installs into another environment. If a failure is lost, the
+    build succeeds although the image lacks a package.
 
     ## How to recognize it
-    By the shell's commands, as its grammar joins them.
+    The rule reads the shell's commands and the operators that join them.
 
     ## What to do
     Use `WORKDIR`, `ENV` and `SHELL ["/bin/bash", "-eo", "pipefail", "-c"]`, or join the commands with `&&` in one
     `RUN`.
 
     ## When it is wrong
-    If the command only tests that a file exists, or its failure is expected.
+    Ignore the finding if the command only tests that a file exists, or its failure is expected.
     """
     yield from find_faults(LOST, chain)
 
@@ -476,7 +476,7 @@ BASHISMS = (
 )
 
 
-@lint_rule("bashism-in-sh", "a RUN uses syntax of bash, but its shell is sh", reads="dockerfile", each="chains")
+@lint_rule("bashism-in-sh", "a RUN uses bash syntax, but its shell is sh", reads="dockerfile", each="chains")
 def bashism_in_sh(build: DockerBuild, chain: Sequence[Layer]) -> Iterator[LintFinding]:
     """## What it does
     Looks for `source`, `[[`, `set -o pipefail`, `<( )` and `{a,b}` in a `RUN` or `CMD` of an image whose `/bin/sh` is
@@ -486,12 +486,12 @@ def bashism_in_sh(build: DockerBuild, chain: Sequence[Layer]) -> Iterator[LintFi
     The step fails (`source: not found`), or silently does something else.
 
     ## How to recognize it
-    The base is Debian or Ubuntu, no `SHELL` is named, and bash does not run the command.
+    The base image is Debian or Ubuntu, no `SHELL` instruction names a shell, and the command is not run by bash.
 
     ## What to do
-    `SHELL ["/bin/bash", "-o", "pipefail", "-c"]` above, or `.` for `source`.
+    Use `SHELL ["/bin/bash", "-o", "pipefail", "-c"]` above, or `.` for `source`.
 
     ## When it is wrong
-    If an earlier step links `/bin/sh` to bash.
+    Ignore the finding if an earlier step links `/bin/sh` to bash.
     """
     yield from find_faults(BASHISMS, chain)

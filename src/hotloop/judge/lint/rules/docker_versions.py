@@ -1,4 +1,4 @@
-"""Checks of Dockerfiles: versions of torch, CUDA and Python that do not match, and a torch that is installed twice."""
+"""Checks of Dockerfiles: versions of torch, CUDA and Python that do not match, and torch installed twice."""
 
 from __future__ import annotations
 
@@ -143,20 +143,21 @@ UNFIT = (
 def unfit_versions(build: DockerBuild, chain: Sequence[Layer]) -> Iterator[LintFinding]:
     """## What it does
     Compares pinned versions of torch with the CUDA index, the base's Python, torchvision and torchaudio; looks for
-    PyTorch's `--index-url` with packages from PyPI; for `site-packages`, wheels and environments of another Python or
-    path that a stage copies; and for CPU builds that conda or pip choose for an image with GPUs.
+    PyTorch's `--index-url` with packages from PyPI; for `site-packages`, wheels and environments that a stage copies
+    although they belong to another Python or path; and for CPU builds that conda or pip chooses for an image with GPUs.
 
     ## Why it costs
-    The build fails: no such wheel exists, or the pins contradict each other. Or modules are not found at the start.
+    The build fails: no such wheel exists, or the pins contradict each other. Or the container does not find modules
+    when it starts.
 
     ## How to recognize it
-    By the published tables of PyTorch's builds up to 2.9. Requirements files are read.
+    The rule uses the published tables of PyTorch's builds up to 2.9. It also reads requirements files.
 
     ## What to do
-    Use the versions from one line of PyTorch's table of previous versions.
+    Use the versions from one row of PyTorch's table of previous versions.
 
     ## When it is wrong
-    If your own index has such a build.
+    Ignore the finding if your own package index has such a build.
     """
     yield from find_faults(UNFIT, chain)
     taken = [(layer, stage) for layer in chain if (stage := layer.source_stage) is not None]
@@ -290,23 +291,30 @@ REPLACED = (
 )
 
 
-@lint_rule("torch-twice", "an install replaces the torch of the base or a layer", reads="dockerfile", each="chains")
+@lint_rule(
+    "torch-twice",
+    "an install replaces the torch of the base image or an earlier layer",
+    reads="dockerfile",
+    each="chains",
+)
 def torch_twice(build: DockerBuild, chain: Sequence[Layer]) -> Iterator[LintFinding]:
     """## What it does
-    Looks for an install that replaces the torch of the base or an earlier layer: by another version, another CUDA, the
-    CPU build, or a package that needs an exact version (vllm, xformers). Requirements files are read.
+    Looks for an install that replaces the torch of the base image or an earlier layer with another version, a build for
+    another CUDA version, or the CPU build, including through a package that needs an exact version (vllm, xformers).
+    The rule also reads requirements files.
 
     ## Why it costs
-    The first installation stays in the image: gigabytes that nothing uses. On NVIDIA's images, the build for which the
-    other packages were compiled is lost; a CPU build leaves the GPUs idle.
+    The first installation stays in the image: gigabytes that nothing uses. On NVIDIA's images, the torch build for
+    which the other packages were compiled is lost; a CPU build leaves the GPUs idle.
 
     ## How to recognize it
-    The base's tag, or an earlier `RUN`, names a torch other than this install's.
+    The base image's tag, or an earlier `RUN`, names a different torch from this install.
 
     ## What to do
     Choose a base with the right version of torch, or start from a plain CUDA runtime image; install torch once.
 
     ## When it is wrong
-    If the earlier layer is in a stage from which only files are copied; such stages are not compared.
+    Ignore the finding if the earlier layer is in a stage from which only files are copied; such stages are not
+    compared.
     """
     yield from find_faults(REPLACED, chain)

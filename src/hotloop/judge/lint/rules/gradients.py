@@ -31,18 +31,18 @@ def accumulation_without_no_sync(script: LintedScript, training: LoopStep) -> It
     `no_sync` around every backward call.
 
     ## Why it costs
-    Each backward pass sends all gradients, although only their sum is needed: N times the traffic for one step. Inside
-    `no_sync` nothing is sent: if the last backward call is there too, the ranks drift apart.
+    Each backward pass sends all gradients, although only their sum is needed, so one step causes N times the traffic.
+    Inside `no_sync`, nothing is sent: if the last backward call is inside it too, the ranks drift apart.
 
     ## How to recognize it
     The file wraps a model in DistributedDataParallel, and a loop accumulates over micro-batches.
 
     ## What to do
-    `with model.no_sync():` around all micro-batches but the last. The rule `sync-every-microstep` of `hotloop run`
-    measures the cost.
+    Use `with model.no_sync():` around all micro-batches except the last. The rule `sync-every-microstep` of `hotloop
+    run` measures the cost.
 
     ## When it is wrong
-    If N is 1 in practice.
+    Ignore the finding if N is 1 in practice.
     """
     if not script.calls_of(".DistributedDataParallel", ".DDP") or not training.steps:
         return
@@ -67,26 +67,28 @@ def accumulation_without_no_sync(script: LintedScript, training: LoopStep) -> It
         Severity.MEDIUM,
         f"DDP all-reduces all gradients in each of {script.source(count) if count else 'N'} "
         "micro-batches: once is enough",
-        "use model.no_sync() for all micro-batches but the last",
+        "use model.no_sync() for all micro-batches except the last",
     )
 
 
-@lint_rule("clip-after-step", "gradients are clipped where no step uses the result", reads="python", each="training")
+@lint_rule(
+    "clip-after-step", "gradients are clipped at a point where no step uses the result", reads="python", each="training"
+)
 def clip_after_step(script: LintedScript, training: LoopStep) -> Iterator[LintFinding]:
     """## What it does
     Looks for gradient clipping between the optimizer's step and the next backward pass.
 
     ## Why it costs
-    It has no effect: the step used the unclipped gradients, and they are cleared before the next one.
+    The clipping has no effect: the step used the unclipped gradients, and they are cleared before the next step.
 
     ## How to recognize it
-    In the order of one iteration's calls, the call before the clipping is a step, not a backward pass.
+    In one iteration's sequence of calls, the call before the clipping is a step, not a backward pass.
 
     ## What to do
     Clip between `backward()` and `step()`.
 
     ## When it is wrong
-    If you keep the gradients for the next step on purpose.
+    Ignore the finding if you deliberately keep the gradients for the next step.
     """
     order = [one for one in training.events if one in training.backwards or one in training.steps]
     for clip in training.find(*CLIPS) if training.backwards and training.steps else ():
@@ -113,8 +115,8 @@ def clipped_scaled_gradients(script: LintedScript, training: LoopStep) -> Iterat
     Looks for a training loop with a GradScaler that clips or reads gradients without `scaler.unscale_(optimizer)`.
 
     ## Why it costs
-    The gradients are about 65,536 times too large at that moment. Each step is clipped, and after the scaler divides by
-    its factor almost nothing of the step is left.
+    The gradients are about 65,536 times too large at that point. Every step is clipped, and after the scaler divides by
+    its factor, almost nothing of the step is left.
 
     ## How to recognize it
     Between `scaler.scale(loss).backward()` and `scaler.step(optimizer)`, clipping runs without `unscale_` before it.
@@ -123,7 +125,7 @@ def clipped_scaled_gradients(script: LintedScript, training: LoopStep) -> Iterat
     Call `scaler.unscale_(optimizer)` before you clip.
 
     ## When it is wrong
-    If the scaler is disabled wherever gradients are clipped.
+    Ignore the finding if the scaler is disabled wherever gradients are clipped.
     """
     scaled = {one for one in training.backwards if _is_scaled_loss(script, one)}
     stepped = {one for one in training.steps if one.call.args}
@@ -134,8 +136,8 @@ def clipped_scaled_gradients(script: LintedScript, training: LoopStep) -> Iterat
         yield from script.report(
             "utils" in clip.name and bool(shards) and not script.has("NO_SHARD|use_orig_params_clip") and clip,
             Severity.MEDIUM,
-            "clip_grad_norm_ of torch.nn.utils takes the norm of this rank's shard: each rank clips by another norm",
-            "call model.clip_grad_norm_(max_norm) of FullyShardedDataParallel",
+            "torch.nn.utils.clip_grad_norm_ uses the norm of this rank's shard: each rank clips by a different norm",
+            "call FullyShardedDataParallel's model.clip_grad_norm_(max_norm)",
         )
     for clip in training.find(*CLIPS) if scaled and stepped and script.calls_of(".GradScaler") else ():
         at = training.events.index(clip)
@@ -153,21 +155,22 @@ def clipped_scaled_gradients(script: LintedScript, training: LoopStep) -> Iterat
 @lint_rule("misused-scaler", "GradScaler's scale, step and update do not match", reads="python", each="training")
 def misused_scaler(script: LintedScript, training: LoopStep) -> Iterator[LintFinding]:
     """## What it does
-    Looks for an optimizer step that bypasses the scaler, for `scaler.step` without `scaler.update` or on a loss that
-    was not scaled, for a scaler with bfloat16, and for float16 without a scaler.
+    Looks for an optimizer step that bypasses the scaler, for `scaler.step` without `scaler.update` or with a loss that
+    was not scaled, for a scaler that is used with bfloat16, and for float16 without a scaler.
 
     ## Why it costs
     A scaled loss makes gradients 65,536 times too large: only `scaler.step` divides them and drops infinite ones.
-    Without `update`, the second `scaler.step` raises. Small gradients in float16 without a scaler become zero.
+    Without `update`, the second `scaler.step` raises an error. Small gradients in float16 without a scaler become zero.
 
     ## How to recognize it
-    By the calls of one iteration (`scale(loss).backward()`, the steps, `update()`) and the dtype passed to autocast.
+    The rule looks at the calls of one iteration (`scale(loss).backward()`, the steps, `update()`) and the dtype that is
+    passed to autocast.
 
     ## What to do
-    `scaler.scale(loss).backward(); scaler.step(optimizer); scaler.update()`. Bfloat16 needs no scaler.
+    Use `scaler.scale(loss).backward(); scaler.step(optimizer); scaler.update()`. bfloat16 needs no scaler.
 
     ## When it is wrong
-    If branches of the loop use the scaler under conditions that the rule cannot follow.
+    Ignore the finding if branches of the loop use the scaler under conditions that the rule cannot follow.
     """
     scaled = [one for one in training.backwards if _is_scaled_loss(script, one) and ".scale_loss" not in script.text]
     through = [one for one in training.steps if one.call.args and script.name(one.call.func).endswith("scaler.step")]
@@ -233,18 +236,19 @@ def missing_zero_grad(script: LintedScript, training: LoopStep) -> Iterator[Lint
 
     ## Why it costs
     `backward()` adds to `.grad`. Without `zero_grad()`, each step uses the sum of all gradients since the start (or
-    since the epoch began, if `zero_grad()` is before the loop): the training still runs, but learns badly.
+    since the epoch began, if `zero_grad()` is before the loop): the script still runs, but the model learns badly.
 
     ## How to recognize it
-    The optimizer is built from `torch.optim`, its step runs in the loop, and the file clears gradients nowhere or only
-    outside that loop.
+    The optimizer comes from `torch.optim`, its step runs in the loop, and the file never clears gradients or clears
+    them only outside that loop.
 
     ## What to do
     Call `optimizer.zero_grad()` once per step, before `backward()` or after `step()`. `hotloop lint --fix` adds it
     where the step runs in every iteration.
 
     ## When it is wrong
-    If another file clears the gradients, for example inside the model's own `forward`; a loop that runs only once.
+    Ignore the finding if another file clears the gradients, for example inside the model's own `forward`, or if the
+    loop runs only once.
     """
     clears = script.calls_of(".zero_grad")
     inside = [*training.events, *script.events(training.loop)]
@@ -285,7 +289,7 @@ def _add_clear(script: LintedScript, training: LoopStep, step: ast.Call, name: s
     return (LintEdit(first_line=at, first_column=1, last_line=at, last_column=1, text=f"{indent}{name}.zero_grad()\n"),)
 
 
-@lint_rule("step-out-of-order", "a step uses no gradients of its batch", reads="python", each="training")
+@lint_rule("step-out-of-order", "a step does not use the gradients of its batch", reads="python", each="training")
 def step_out_of_order(script: LintedScript, training: LoopStep) -> Iterator[LintFinding]:
     """## What it does
     Looks for `zero_grad()` between `backward()` and `step()`, and for a `step()` before the only `backward()`.
@@ -298,10 +302,10 @@ def step_out_of_order(script: LintedScript, training: LoopStep) -> Iterator[Lint
     The three calls run in each iteration of one loop, in this order, for one optimizer.
 
     ## What to do
-    `zero_grad()`, `backward()`, `step()`, in this order.
+    Use `zero_grad()`, `backward()`, `step()`, in this order.
 
     ## When it is wrong
-    If you want delayed gradients.
+    Ignore the finding if you want delayed gradients.
     """
     clears = training.find("zero_grad")
     order = [*training.backwards, *training.steps, *clears]
@@ -333,13 +337,14 @@ def never_stepped(script: LintedScript, training: LoopStep) -> Iterator[LintFind
     Gradients are computed but never applied: the model keeps its initial weights.
 
     ## How to recognize it
-    The file never mentions `step` and never passes the optimizer on; or it steps only after the loop.
+    The file never mentions `step` and never passes the optimizer to other code; or it calls `step()` only after the
+    loop.
 
     ## What to do
     Call `optimizer.step()` after `backward()`, in the same loop.
 
     ## When it is wrong
-    If another file calls `step()` through the model or a global.
+    Ignore the finding if another file calls `step()` through the model or a global variable.
     """
     for name, values in script.assigned.items() if not training.steps and not training.backwards[0].call.args else ():
         if not any(isinstance(value, ast.Call) and script.role(value) == "optimizer" for value in values):
@@ -365,17 +370,18 @@ def uncleared_steps(script: LintedScript, training: LoopStep) -> Iterator[LintFi
     Looks for a loop whose optimizer steps in every iteration, while `zero_grad()` is under a test such as `i % N == 0`.
 
     ## Why it costs
-    Each step reuses the gradients of old micro-batches until they are cleared, and every micro-batch pays for an
+    Each step reuses the gradients of earlier micro-batches until they are cleared, and every micro-batch costs an
     optimizer step.
 
     ## How to recognize it
-    In one loop, the step runs in every iteration, but each `zero_grad()` of the same optimizer only every N iterations.
+    In one loop, the step runs in every iteration, but each `zero_grad()` of the same optimizer runs only every N
+    iterations.
 
     ## What to do
     Put the step under the same test as `zero_grad()`, before it.
 
     ## When it is wrong
-    If gradients should decay slowly over several steps, as a kind of momentum.
+    Ignore the finding if gradients should decay slowly over several steps, as a kind of momentum.
     """
     clears, name = training.find("zero_grad"), _single(script, training)
     rarely = bool(clears) and all(_find_period(script, one) for one in clears)
@@ -383,7 +389,7 @@ def uncleared_steps(script: LintedScript, training: LoopStep) -> Iterator[LintFi
         bool(name) and rarely and all(one.is_certain for one in training.steps) and training.steps[0],
         Severity.HIGH,
         f"{name} steps on each micro-batch, but its gradients are cleared only every few micro-batches",
-        "step under the same test as zero_grad(), before it",
+        "call step() under the same test as zero_grad(), before it",
     )
 
 
@@ -402,14 +408,14 @@ def undivided_accumulation(script: LintedScript, training: LoopStep) -> Iterator
     weight decay and clipping are out of proportion, and with clipping, every step is clipped.
 
     ## How to recognize it
-    The optimizer steps every N micro-batches, the loss is one of `torch.nn` or a model's without a `reduction`, and
-    nothing in the file divides or multiplies by N.
+    The optimizer steps every N micro-batches, the loss comes from `torch.nn`, or from a model without a `reduction`,
+    and nothing in the file divides or multiplies by N.
 
     ## What to do
     Divide the loss by the number of micro-batches: `(loss / N).backward()`.
 
     ## When it is wrong
-    If the learning rate was chosen for the sum on purpose, or another file divides the loss.
+    Ignore the finding if the learning rate was deliberately chosen for the sum, or if another file divides the loss.
     """
     count = None if any(name in script.text for name in DIVIDES_ITSELF) else _find_accumulation(script, training)
     if count is None or constant(count) == 1 or _is_scaled(script, count):
@@ -465,11 +471,11 @@ def _makes_mean(script: LintedScript, value: ast.AST) -> bool:
 )
 def zeroed_micro_batches(script: LintedScript, training: LoopStep) -> Iterator[LintFinding]:
     """## What it does
-    Looks for a loop whose optimizer steps every N micro-batches, while `zero_grad()` runs in each of them.
+    Looks for a loop whose optimizer steps every N micro-batches, although `zero_grad()` runs for each micro-batch.
 
     ## Why it costs
-    The gradients of all micro-batches but the last are thrown away: the loop pays for N micro-batches and learns from
-    one.
+    The gradients of all micro-batches except the last are thrown away: the loop computes N micro-batches but learns
+    from only one.
 
     ## How to recognize it
     In one loop, `backward()` and `zero_grad()` run in every iteration, and the step of the same optimizer is under a
@@ -479,7 +485,7 @@ def zeroed_micro_batches(script: LintedScript, training: LoopStep) -> Iterator[L
     Clear the gradients only after the step, under the same test.
 
     ## When it is wrong
-    If the step is skipped for another reason, and you want the step to use a single batch.
+    Ignore the finding if the step is skipped for another reason, and you want the step to use a single batch.
     """
     periods = [_find_period(script, step) for step in training.steps]
     is_each = bool(_single(script, training)) and all(one.is_certain for one in training.backwards)
@@ -535,24 +541,24 @@ def _find_accumulation(script: LintedScript, training: LoopStep) -> ast.expr | N
     return None
 
 
-@lint_rule("detached-loss", "the loss has no gradient when it goes backward", reads="python", each="training")
+@lint_rule("detached-loss", "the loss has no gradient when backward() is called", reads="python", each="training")
 def detached_loss(script: LintedScript, training: LoopStep) -> Iterator[LintFinding]:
     """## What it does
     Looks for a loss that, on every path from the model, passes through `.detach()`, `.item()`, `.data`, `argmax`, a
     comparison, numpy, `torch.tensor(...)` or `no_grad`.
 
     ## Why it costs
-    No gradient flows past that point. `backward()` raises, or, if the code sets `requires_grad` on the loss, the
-    parameters never move.
+    No gradient flows past that point. `backward()` raises an error; or, if the code sets `requires_grad` on the loss,
+    the parameters never change.
 
     ## How to recognize it
-    By data flow: every value that the name may hold was computed from the model and lost its history.
+    The rule follows the data flow: every value that the name may hold was computed from the model and lost its history.
 
     ## What to do
     Compute the loss from the model's output itself; detach only copies that are logged.
 
     ## When it is wrong
-    If the loss has another input that requires gradients.
+    Ignore the finding if the loss has another input that requires gradients.
     """
     for backward in training.backwards[:1]:
         loss, block = script.loss(backward.call), script.without_gradients(backward.call)
@@ -591,18 +597,18 @@ def activated_loss(script: LintedScript) -> Iterator[LintFinding]:
     `NLLLoss` of something other than log-probabilities; and for a loss that gets its target first.
 
     ## Why it costs
-    A second softmax squeezes the logits into [0, 1]: gradients vanish, the loss has a floor, and the model learns more
-    slowly and worse. `NLLLoss` of plain probabilities has no minimum.
+    A second softmax squeezes the logits into [0, 1]: gradients vanish, the loss cannot fall below a floor, and the
+    model learns more slowly and less well. `NLLLoss` of plain probabilities has no minimum.
 
     ## How to recognize it
-    The first argument is followed to its origin: an activation, or the model of this file whose `forward`
-    returns one.
+    The rule traces the first argument to its origin: an activation, or a model in this file whose `forward` returns
+    one.
 
     ## What to do
     Give `CrossEntropyLoss` and `BCEWithLogitsLoss` raw logits; give `NLLLoss` the result of `log_softmax`.
 
     ## When it is wrong
-    If you squeeze the logits on purpose.
+    Ignore the finding if you deliberately squeeze the logits.
     """
     for call, name in script.calls if any(one in script.text for one in ACTIVATED) else ():
         made = [script.name(one.func) for one in script.origins(call.func) if isinstance(one, ast.Call)]
@@ -640,17 +646,19 @@ def retained_graph(script: LintedScript, training: LoopStep) -> Iterator[LintFin
     Looks for `backward(retain_graph=True)` as the only backward call of a step.
 
     ## Why it costs
-    The graph and its activations stay until the loss is replaced, which takes the memory of a second step. If a hidden
-    state is carried on, each step goes back through all earlier steps: slower and slower until memory runs out.
+    The graph and its activations stay in memory until the loss is replaced, which takes as much memory as a second
+    step. If a hidden state is carried over, each step goes back through all earlier steps, so steps become slower and
+    slower until memory runs out.
 
     ## How to recognize it
     The loop has no second backward that would need the graph.
 
     ## What to do
-    Leave it out; if PyTorch then complains, detach the tensors that are carried from step to step.
+    Leave out `retain_graph=True`; if PyTorch then raises an error, detach the tensors that are carried from step to
+    step.
 
     ## When it is wrong
-    If a second backward runs in another file.
+    Ignore the finding if a second backward runs in another file.
     """
     needed = len(training.backwards) > 1 or script.has(r"autograd\.grad|create_graph")
     for backward in training.backwards:
@@ -662,11 +670,11 @@ def retained_graph(script: LintedScript, training: LoopStep) -> Iterator[LintFin
         )
 
 
-@lint_rule("stale-optimizer", "the optimizer holds other parameters than those in use", reads="python")
+@lint_rule("stale-optimizer", "the optimizer does not hold the parameters that are in use", reads="python")
 def stale_optimizer(script: LintedScript) -> Iterator[LintFinding]:
     """## What it does
     Looks for a model that is wrapped in FSDP, gets a new layer, is rebuilt or is moved after an optimizer took its
-    parameters, and for modules used in the forward pass whose parameters no optimizer has.
+    parameters, and for modules that are used in the forward pass although no optimizer has their parameters.
 
     ## Why it costs
     The optimizer updates parameters that are no longer used, and never the new ones, which keep their initial values.
@@ -678,7 +686,7 @@ def stale_optimizer(script: LintedScript) -> Iterator[LintFinding]:
     Build, move, load and wrap the model first, then build the optimizer.
 
     ## When it is wrong
-    If the optimizer gets the new parameters with `add_param_group`.
+    Ignore the finding if the optimizer gets the new parameters with `add_param_group`.
     """
     for model, optimizer in script.models.items() if "add_param_group" not in script.text else ():
         around = script.loops_around(optimizer) if script.is_own(optimizer) else None

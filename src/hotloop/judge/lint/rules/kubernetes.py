@@ -32,19 +32,19 @@ FRACTIONAL_GPU = table_rule(
     "fractional-gpu",
     "a pod asks for a fraction of a GPU, which no cluster grants",
     """## What it does
-    Looks for a quantity of `nvidia.com/gpu` (or another vendor's GPUs) that is not a whole number.
+    Looks for a quantity of `nvidia.com/gpu` (or of another vendor's GPUs) that is not a whole number.
 
     ## Why it costs
     The API server refuses the object: extended resources are integers.
 
     ## How to recognize it
-    The value is a fraction such as `0.25`, or is in thousandths, such as `500m`.
+    The value is a fraction such as `0.25`, or it is given in thousandths, such as `500m`.
 
     ## What to do
-    Ask for 1 and let the device plugin share it by time-slicing, MPS, or MIG's own resource names.
+    Ask for 1 and let the device plugin share the GPU by time-slicing, MPS, or MIG's own resource names.
 
     ## When it is wrong
-    If a webhook of the cluster rewrites the value first.
+    Ignore the finding if a webhook in the cluster rewrites the value first.
     """,
     reads="kubernetes",
     each="pods",
@@ -53,7 +53,7 @@ FRACTIONAL_GPU = table_rule(
             at=lambda pod: [one for one in pod.amounts if one.name in GPUS and one.number != int(one.number)],
             severity=HIGH,
             message="{text} is refused: GPUs are whole numbers",
-            advice="ask for 1, and share it by time-slicing, MPS or MIG",
+            advice="ask for 1, and share the GPU by time-slicing, MPS or MIG",
         ),
     ),
 )
@@ -66,7 +66,8 @@ GPU_WITHOUT_LIMIT = table_rule(
     Compares GPUs under `resources.requests` with those under `resources.limits`, and any request with its limit.
 
     ## Why it costs
-    For extended resources, both must be equal, and no request may exceed its limit. The API server refuses the object.
+    For extended resources, the request and the limit must be equal, and no request may exceed its limit. The API server
+    refuses the object.
 
     ## How to recognize it
     A request names a GPU, and the limit is missing or different; or a CPU or memory request exceeds its limit.
@@ -75,7 +76,7 @@ GPU_WITHOUT_LIMIT = table_rule(
     Write the number under `limits`; Kubernetes then sets the request.
 
     ## When it is wrong
-    If a webhook of the cluster or a patch in another file adds the limit.
+    Ignore the finding if a webhook in the cluster or a patch in another file adds the limit.
     """,
     reads="kubernetes",
     each="pods",
@@ -145,13 +146,13 @@ UNKNOWN_RESOURCE = table_rule(
     stays pending forever.
 
     ## How to recognize it
-    By a name that is unknown and has no domain, or is close to a GPU's.
+    The name is unknown and has no domain, or it is close to the name of a GPU resource.
 
     ## What to do
     Write the device plugin's name: `nvidia.com/gpu`, `amd.com/gpu`.
 
     ## When it is wrong
-    If one of your device plugins offers a resource of that name.
+    Ignore the finding if one of your device plugins offers a resource of that name.
     """,
     reads="kubernetes",
     each="pods",
@@ -184,20 +185,21 @@ IMPOSSIBLE_AMOUNT = table_rule(
     "impossible-amount",
     "an amount has the wrong unit",
     """## What it does
-    Looks at the units of CPU, memory, disk and GPUs: memory in bytes or thousandths (`64`, `64m`), thousands of CPUs, a
-    few thousandths of a CPU together with GPUs, more GPUs than a node has, less memory than torch needs.
+    Checks the units of CPU, memory, disk and GPU amounts. Looks for memory in bytes or thousandths (`64`, `64m`),
+    thousands of CPUs, a few thousandths of a CPU together with GPUs, more GPUs than a node has, and less memory than
+    torch needs.
 
     ## Why it costs
-    The pod is killed at its first allocation, crawls on a sliver of a CPU, or stays pending forever.
+    The pod is killed at its first allocation, runs very slowly on a tiny share of a CPU, or stays pending forever.
 
     ## How to recognize it
-    By the amount in its unit: `m` is a thousandth, no suffix is bytes, `M` is 10^6 and `Mi` is 2^20.
+    The rule reads each amount with its unit: `m` is a thousandth, no suffix means bytes, `M` is 10^6 and `Mi` is 2^20.
 
     ## What to do
-    `Gi` for memory, plain numbers for CPUs, and several pods for more GPUs than a node has.
+    Use `Gi` for memory, plain numbers for CPUs, and several pods for more GPUs than a node has.
 
     ## When it is wrong
-    If one of your nodes is that large, or the container that small.
+    Ignore the finding if one of your nodes is that large, or the container that small.
     """,
     reads="kubernetes",
     each="pods",
@@ -223,7 +225,7 @@ IMPOSSIBLE_AMOUNT = table_rule(
                 and pod.is_training
             ],
             severity=HIGH,
-            message="{text} with GPUs: torch alone needs more, and the container is OOMKilled",
+            message="{text} for a container with GPUs: torch by itself needs more, and the container is OOMKilled",
             advice="write the amount in Gi",
         ),
         FieldCheck(
@@ -239,7 +241,7 @@ IMPOSSIBLE_AMOUNT = table_rule(
                 if one.name == "cpu" and one.part == "limits" and one.container.gpu_count and one.number < 0.5
             ],
             severity=HIGH,
-            message="{text} is a sliver of a core with GPUs, which wait for it",
+            message="{text} is a tiny share of a core, and the GPUs wait for it",
             advice="write cores without an m",
         ),
         FieldCheck(
@@ -261,7 +263,7 @@ MEMORY_VOLUME = table_rule(
 
     ## Why it costs
     Pages of such a volume count as the container's memory: once batches in flight, shared files and the model exceed
-    the limit, it is OOMKilled, often hours after the start.
+    the limit, the container is OOMKilled, often hours after the start.
 
     ## How to recognize it
     `sizeLimit` is at least the limit (high), or above half of it (medium).
@@ -270,7 +272,7 @@ MEMORY_VOLUME = table_rule(
     Raise the memory limit by the volume's size, or lower `sizeLimit`.
 
     ## When it is wrong
-    If the volume is never filled.
+    Ignore the finding if the volume is never filled.
     """,
     reads="kubernetes",
     each="pods",
@@ -313,16 +315,17 @@ SHARED_MEMORY_ON_DISK = table_rule(
     mounted elsewhere.
 
     ## Why it costs
-    Batches that workers hand over are then written to the node's disk and may fill it: the pod is evicted.
+    Batches that DataLoader workers hand over are then written to the node's disk. They may fill the disk, and the pod
+    is evicted.
 
     ## How to recognize it
     The mount at `/dev/shm` names a volume whose `emptyDir` has no medium.
 
     ## What to do
-    `emptyDir: {medium: Memory}`. Its size counts as the container's memory.
+    Use `emptyDir: {medium: Memory}`. Its size counts as the container's memory.
 
     ## When it is wrong
-    If the node's disk is already a memory file system.
+    Ignore the finding if the node's disk is already a memory file system.
     """,
     reads="kubernetes",
     each="pods",
@@ -335,7 +338,7 @@ SHARED_MEMORY_ON_DISK = table_rule(
                 if path == SHARED and name in pod.volumes and pod.volumes[name]["emptyDir.medium"].text is None
             ],
             severity=MEDIUM,
-            message="data of workers in /dev/shm goes to the node's disk: the emptyDir has no medium: Memory",
+            message="the workers' data in /dev/shm goes to the node's disk: the emptyDir has no medium: Memory",
             advice="emptyDir: {{medium: Memory}}",
         ),
         FieldCheck(
@@ -362,23 +365,24 @@ SHARED_MEMORY_ON_DISK = table_rule(
 
 SMALL_SHARED_MEMORY = table_rule(
     "small-shared-memory",
-    "a training has too little shared memory",
+    "a training container has too little shared memory",
     """## What it does
-    Looks for trainings and servers on several GPUs with no volume at `/dev/shm`, or one of less than 1 GiB.
+    Looks for training jobs and servers on several GPUs that have no volume at `/dev/shm`, or a volume of less than 1
+    GiB.
 
     ## Why it costs
     A container's `/dev/shm` has 64 MiB. DataLoader workers hand batches over in it, and NCCL connects the GPUs of a
     node through it: a worker dies with a bus error, or NCCL fails with "No space left on device".
 
     ## How to recognize it
-    The pod trains, a container asks for GPUs, and nothing larger is mounted at `/dev/shm`. `high` with several GPUs or
-    loader workers, else `low`: with one GPU, it depends on the workers.
+    The pod trains, a container asks for GPUs, and nothing larger is mounted at `/dev/shm`. The severity is `high` with
+    several GPUs or loader workers, and `low` otherwise: with one GPU, the need depends on the workers.
 
     ## What to do
     Mount a volume `emptyDir: {medium: Memory, sizeLimit: 8Gi}` at `/dev/shm`.
 
     ## When it is wrong
-    If the loader has no workers, or the container runtime gives more.
+    Ignore the finding if the loader has no workers, or if the container runtime provides more shared memory.
     """,
     reads="kubernetes dstack",
     each="tasks",
@@ -421,7 +425,7 @@ SLEEP = re.compile(r"\bsleep[ :]+(\d+)")
 
 def _graces(manifests: Manifests, pod: Pod) -> list[tuple[Field, float, float, float, bool]]:
     """The grace period of a pod and its seconds, the seconds that a preStop hook sleeps and that a save takes, and
-    whether the training saves when it is stopped."""
+    whether the training script saves when it is stopped."""
     grace = pod.spec["terminationGracePeriodSeconds"]
     hooks = [container["lifecycle.preStop"] for container in pod.containers]
     slept = [f"sleep {hook['sleep.seconds'].text} " + " ".join(hook.texts("exec.command.*")) for hook in hooks]
@@ -438,22 +442,23 @@ SHORT_GRACE = table_rule(
     "short-grace",
     "a pod is killed before its last save can finish",
     """## What it does
-    Compares `terminationGracePeriodSeconds` (30 by default) with the time of the `preStop` hook's sleep and of a
-    checkpoint, if a comment or `--save-seconds` gives it.
+    Compares `terminationGracePeriodSeconds` (30 by default) with the time that the `preStop` hook sleeps and with the
+    time that a checkpoint takes, if a comment or `--save-seconds` states it.
 
     ## Why it costs
-    The grace period starts at the eviction and includes the hook. Then the pod is killed in the middle of the save:
-    steps are lost, and perhaps the file.
+    The grace period starts at the eviction and includes the hook. At its end, the pod is killed in the middle of the
+    save: steps are lost, and perhaps the checkpoint file too.
 
     ## How to recognize it
-    The hook sleeps at least as long as the grace period, or a training's save takes longer; `likely` where a training
-    saves on SIGTERM and has 30 seconds or less.
+    The hook sleeps at least as long as the grace period, or a save takes longer. The finding is `likely` if the
+    training script saves on SIGTERM and has 30 seconds or less.
 
     ## What to do
-    Set `terminationGracePeriodSeconds` above the sum of hook and save. Spot nodes may end sooner anyway.
+    Set `terminationGracePeriodSeconds` to more than the time of the hook plus the time of a save. Spot nodes may end
+    sooner anyway.
 
     ## When it is wrong
-    If the training saves nothing when it is stopped.
+    Ignore the finding if the training script saves nothing when it is stopped.
     """,
     reads="kubernetes",
     each="pods",
@@ -466,7 +471,7 @@ SHORT_GRACE = table_rule(
                 "terminationGracePeriodSeconds: killed {1:g} s after SIGTERM, but the preStop hook sleeps {2:g} s "
                 "and a save takes {3:g} s"
             ),
-            advice="raise terminationGracePeriodSeconds above the sum of hook and save",
+            advice="raise terminationGracePeriodSeconds above the time of the hook plus the time of a save",
         ),
         FieldCheck(
             at=lambda grace, grace_s, hook_s, save_s, is_saving: only(
@@ -474,7 +479,7 @@ SHORT_GRACE = table_rule(
             ),
             severity=MEDIUM,
             message=(
-                "terminationGracePeriodSeconds: killed {1:g} s after SIGTERM, but a stopped training saves "
+                "terminationGracePeriodSeconds: killed {1:g} s after SIGTERM, but training saves when it is stopped "
                 "(takes {3:g} s, if stated)"
             ),
             advice="raise terminationGracePeriodSeconds above the time of a save, for example to 300",
@@ -496,13 +501,13 @@ SPOT_WITHOUT_TOLERATION = table_rule(
     pending forever.
 
     ## How to recognize it
-    `nodeSelector` names spot capacity, and no toleration matches. On Azure, the taint is always there.
+    `nodeSelector` names spot capacity, and no toleration matches. On Azure, the taint is always present.
 
     ## What to do
     Add your provider's toleration next to the selector.
 
     ## When it is wrong
-    If an admission webhook adds the toleration, as some clusters do.
+    Ignore the finding if an admission webhook adds the toleration, as some clusters do.
     """,
     reads="kubernetes",
     each="pods",
@@ -547,13 +552,14 @@ UNPLACEABLE_POD = table_rule(
     A pod with contradictory rules stays pending forever, and a malformed toleration is refused.
 
     ## How to recognize it
-    A key that the selector sets and the affinity excludes, `Exists` with a value, a selector that misses the pod.
+    The affinity excludes a key that the selector sets, a toleration uses `Exists` with a value, or a selector does not
+    match the pod.
 
     ## What to do
-    Make them agree; `kubectl describe pod` shows the rule that no node met.
+    Make the rules agree; `kubectl describe pod` shows the rule that no node meets.
 
     ## When it is wrong
-    If a webhook of the cluster rewrites the rules.
+    Ignore the finding if a webhook in the cluster rewrites the rules.
     """,
     reads="kubernetes",
     each="pods",
@@ -596,7 +602,7 @@ UNPLACEABLE_POD = table_rule(
             at=lambda pod: only(pod.spec["nodeName"], pod.count > 1 and pod.gpu_count * pod.count > MOST_GPUS),
             severity=HIGH,
             message="nodeName puts all pods on {text}, which has too few GPUs",
-            advice="use nodeSelector, and let the scheduler place them",
+            advice="use nodeSelector, and let the scheduler place the pods",
         ),
     ),
 )
@@ -650,21 +656,21 @@ VARIABLE_WITHOUT_SHELL = table_rule(
     "variable-without-shell",
     "a variable in a command is not replaced",
     """## What it does
-    Looks for `$NAME` in `command` and `args` without a shell and in values of `env`, and for `$(NAME)` that the
-    container does not define before its use.
+    Looks for `$NAME` in `command` and `args` without a shell and in `env` values, and for `$(NAME)` where the container
+    does not define the name before its use.
 
     ## Why it costs
     Kubernetes replaces only `$(NAME)`, and only names in the container's `env`. Everything else reaches the program
     literally: a node rank of `$JOB_COMPLETION_INDEX`, a path with a dollar sign.
 
     ## How to recognize it
-    No `sh -c` precedes it. `$(NAME)` is reported where `env` has no such name, or has it further down.
+    No `sh -c` precedes the variable. `$(NAME)` is reported if `env` has no such name, or defines it further down.
 
     ## What to do
-    `$(NAME)` with NAME in `env`, or start the program with `sh -c "exec ..."`.
+    Use `$(NAME)` and define NAME in `env`, or start the program with `sh -c "exec ..."`.
 
     ## When it is wrong
-    If the program itself or an earlier template replaces variables.
+    Ignore the finding if the program itself or an earlier template replaces variables.
     """,
     reads="kubernetes",
     each="pods",
@@ -689,8 +695,7 @@ VARIABLE_WITHOUT_SHELL = table_rule(
             ],
             severity=HIGH,
             message=(
-                "{text} in the value of a variable is not expanded: no shell reads it, and Kubernetes replaces "
-                "only $(NAME)"
+                "{text} in a variable's value is not expanded: no shell reads it, and Kubernetes replaces only $(NAME)"
             ),
             advice="write $(NAME), with NAME further up in env",
             confidence=LIKELY,
@@ -721,16 +726,16 @@ BROKEN_COMMAND = table_rule(
     Reads `command` and `args` as the runtime does: as words of a program, without a shell unless one is named.
 
     ## Why it costs
-    The container ends at once ("no such file", "unrecognized arguments"), or the training runs without its options.
+    The container ends immediately ("no such file", "unrecognized arguments"), or training runs without its options.
 
     ## How to recognize it
-    Shell operators without a shell, several words in one element, words after the script of `sh -c`.
+    There are shell operators without a shell, several words in one list element, or words after the script of `sh -c`.
 
     ## What to do
-    One list element for each word, or `[bash, -c, "exec ..."]` with the whole command in one.
+    Use one list element for each word, or `[bash, -c, "exec ..."]` with the entire command in one element.
 
     ## When it is wrong
-    If the image's entrypoint is a shell that joins its arguments.
+    Ignore the finding if the image's entrypoint is a shell that joins its arguments.
     """,
     reads="kubernetes",
     each="pods",
@@ -752,7 +757,7 @@ BROKEN_COMMAND = table_rule(
                 len(one["command"].elements) == 1 and re.match(r"\S+ +\S", one["command"].elements[0].text or ""),
             ),
             severity=HIGH,
-            message="the whole of '{text}' is taken for the name of the program: no such file or directory",
+            message="all of '{text}' is read as the name of the program: no such file or directory",
             advice="one list element for each word, or a shell: [bash, -c, '...']",
         ),
         FieldCheck(
@@ -820,19 +825,20 @@ INCONSISTENT_POD = table_rule(
     "parts of a pod do not match each other",
     """## What it does
     Compares mounts with volumes, probes with ports and loading times, image tags with pull policies, and users with the
-    volumes to which they write; and looks for duplicate names.
+    volumes to which they write. Also looks for duplicate names.
 
     ## Why it costs
     The object is refused, the container ends at once, or it is killed again and again while it loads.
 
     ## How to recognize it
-    Both parts are in the same pod. `likely` where it depends on the image or on the time to load weights.
+    Both parts are in the same pod. The finding is `likely` if it depends on the image or on the time that loading
+    weights takes.
 
     ## What to do
-    Do what the finding says; `kubectl apply --dry-run=server` shows refused parts.
+    Follow the advice of the finding; `kubectl apply --dry-run=server` shows refused parts.
 
     ## When it is wrong
-    If a webhook or a patch adds the missing part.
+    Ignore the finding if a webhook or a patch adds the missing part.
     """,
     reads="kubernetes",
     each="pods",
@@ -905,9 +911,10 @@ INCONSISTENT_POD = table_rule(
             ],
             severity=HIGH,
             message=(
-                "a liveness probe on a training: it does not respond while it loads, compiles or saves, and is killed"
+                "a liveness probe on a training container: training does not respond while it loads, compiles or "
+                "saves, and is killed"
             ),
-            advice="remove the probe; the exit code shows when a training ends",
+            advice="remove the probe; the exit code shows when training ends",
             confidence=LIKELY,
         ),
         FieldCheck(

@@ -1,4 +1,4 @@
-"""Checks of trainings that use a library: Accelerate, Lightning, the Trainer of transformers."""
+"""Checks of training scripts that use a library: Accelerate, Lightning, the Trainer of transformers."""
 
 from __future__ import annotations
 
@@ -14,25 +14,26 @@ from hotloop.judge.lint.python_flow import LoopCall
 from hotloop.judge.lint.script_words import HIGHER, LENGTHS, LOWER, find_unit
 
 
-@lint_rule("half-accelerated", "only part of a training is passed to Accelerate", reads="python")
+@lint_rule("half-accelerated", "only some of the training objects are passed to Accelerate", reads="python")
 def half_accelerated(script: LintedScript) -> Iterator[LintFinding]:
     """## What it does
-    Looks for a plain `loss.backward()`, a loader, optimizer or model that `prepare` does not get, a batch or model that
-    the code moves itself, accumulation without `accumulate`, and a loss that is divided twice.
+    Looks for a plain `loss.backward()`, for a loader, optimizer or model that is not passed to `prepare`, for a batch
+    or model that the code itself moves to a device, for accumulation without `accumulate`, and for a loss that is
+    divided twice.
 
     ## Why it costs
-    Without `accelerator.backward` there is no loss scaling and no accumulation. A loader that is not prepared gives
-    every process the same batches: N GPUs do the work of one.
+    Without `accelerator.backward`, there is no loss scaling and no accumulation. A loader that is not prepared gives
+    every process the same batches, so N GPUs do the work of one.
 
     ## How to recognize it
-    The objects of the loop are followed to the arguments of `prepare`.
+    The rule traces the loop's objects to the arguments of `prepare`.
 
     ## What to do
-    `model, optimizer, loader, scheduler = accelerator.prepare(...)`, `with accelerator.accumulate(model)`, and
+    Use `model, optimizer, loader, scheduler = accelerator.prepare(...)`, `with accelerator.accumulate(model)`, and
     `accelerator.backward(loss)`.
 
     ## When it is wrong
-    If another file prepares the rest.
+    Ignore the finding if another file prepares the rest.
     """
     made = script.calls_of("accelerate.Accelerator", ".Accelerator")
     count = keyword(made[0], "gradient_accumulation_steps") if made else None
@@ -92,24 +93,26 @@ def half_accelerated(script: LintedScript) -> Iterator[LintFinding]:
             yield from script.report(bool(holds) and place, severity, message, advice)
 
 
-@lint_rule("lightning-by-hand", "a LightningModule repeats work of the Trainer", reads="python")
+@lint_rule("lightning-by-hand", "a LightningModule repeats the Trainer's work", reads="python")
 def lightning_by_hand(script: LintedScript) -> Iterator[LintFinding]:
     """## What it does
-    Looks at the steps of a LightningModule: `backward()` or an optimizer step under automatic optimization, a loss that
-    is detached or not returned, `.cuda()`, outputs that keep their graph, metrics without `sync_dist`.
+    Looks in a LightningModule's steps for `backward()` or an optimizer step under automatic optimization, a loss that
+    is detached or not returned, `.cuda()`, outputs that keep their graph, and metrics without `sync_dist`.
 
     ## Why it costs
-    The Trainer steps as well: gradients are used twice, or the step raises. Without a returned loss, it skips every
-    batch. Kept outputs fill the memory; a metric without `sync_dist` covers only one rank.
+    The Trainer also steps the optimizer, so gradients are used twice, or the step raises an error. If no loss is
+    returned, the Trainer skips every batch. Outputs that keep their graph fill the memory. A metric without `sync_dist`
+    covers only one rank.
 
     ## How to recognize it
-    By the methods of the class and their calls.
+    The rule looks at the methods of the class and their calls.
 
     ## What to do
-    Return the loss with its graph; keep `.detach()`; `self.automatic_optimization = False` for manual optimization.
+    Return the loss with its graph, detach the outputs that you keep, and set `self.automatic_optimization = False` for
+    manual optimization.
 
     ## When it is wrong
-    If a base class in another file sets manual optimization.
+    Ignore the finding if a base class in another file sets manual optimization.
     """
     if "training_step" not in script.text:
         return
@@ -166,7 +169,7 @@ def lightning_by_hand(script: LintedScript) -> Iterator[LintFinding]:
                 cut,
                 cut[0] if cut else step,
                 Severity.HIGH,
-                "training_step returns a detached loss: there is no gradient, backward raises",
+                "training_step returns a detached loss: there is no gradient, and backward raises an error",
             ),
             (
                 logs and not synced and any(one not in (1, "1", ...) for one in devices),
@@ -186,25 +189,27 @@ def _direction(metric: object) -> str:
     return "" if up == down else "max" if up else "min"
 
 
-@lint_rule("misused-callbacks", "a callback, scheduler or list of Lightning does not fit its module", reads="python")
+@lint_rule("misused-callbacks", "a Lightning callback, scheduler or list does not fit its module", reads="python")
 def misused_callbacks(script: LintedScript) -> Iterator[LintFinding]:
     """## What it does
-    Looks for lists that the steps of a LightningModule fill but nothing clears, schedulers without a `monitor` or with
-    an `interval` that does not match their length, and callbacks whose metric is never logged or has the opposite
-    direction.
+    Looks for lists that a LightningModule's steps fill but never clear, schedulers without a `monitor` or with an
+    `interval` that does not match their length, and callbacks with a metric that is never logged or a `mode` that has
+    the wrong direction.
 
     ## Why it costs
-    Lists grow on the GPU over all epochs, and metrics cover all epochs so far. A scheduler that counts batches but
-    steps once per epoch hardly moves. A callback with the wrong `mode` keeps the worst checkpoint.
+    Lists grow on the GPU over all epochs, and metrics computed from them cover all epochs so far. A scheduler that
+    counts batches but steps once per epoch hardly moves. A callback with the wrong `mode` keeps the worst checkpoint.
 
     ## How to recognize it
-    By the methods of the class, the result of `configure_optimizers`, and the names passed to `self.log`.
+    The rule looks at the methods of the class, the result of `configure_optimizers`, and the names that are passed to
+    `self.log`.
 
     ## What to do
-    `self.outputs.clear()` at the epoch's end; `{"scheduler": s, "interval": "step"}`; `mode="max"`.
+    Use `self.outputs.clear()` at the end of each epoch, `{"scheduler": s, "interval": "step"}` for a scheduler that
+    counts batches, and `mode="max"` for a metric that rises.
 
     ## When it is wrong
-    If a base class or another file does this.
+    Ignore the finding if a base class or another file does this.
     """
     modules = (
         [one for one in script.of[ast.ClassDef] if script.derives(one, r"LightningModule$")]
@@ -297,21 +302,23 @@ OLD = {"evaluation_strategy": "eval_strategy"}
 @lint_rule("conflicting-arguments", "the Trainer's arguments contradict each other", reads="python")
 def conflicting_arguments(script: LintedScript) -> Iterator[LintFinding]:
     """## What it does
-    Looks at `TrainingArguments(...)` of transformers and at its Trainer: strategies that do not match
-    `load_best_model_at_end`, two half precisions, evaluation without data, logits that are all kept on the GPU.
+    Looks at the `TrainingArguments(...)` and the Trainer of transformers for strategies that do not match
+    `load_best_model_at_end`, two half-precision types, evaluation without data, and logits that are all kept on the
+    GPU.
 
     ## Why it costs
-    Most of these raise ValueError when the job starts, or hours later at the first evaluation. Kept logits of a
-    language model fill the GPU during evaluation.
+    Most of these settings raise ValueError when the job starts, or hours later at the first evaluation. If a language
+    model's logits are all kept, they fill the GPU's memory during evaluation.
 
     ## How to recognize it
-    By the keywords of one call that unpacks none, and those of the Trainer that takes its result.
+    The rule looks at the keyword arguments of a call that unpacks none, and at those of the Trainer that gets its
+    result.
 
     ## What to do
     Make the arguments agree, as the finding says.
 
     ## When it is wrong
-    If a later line changes the arguments.
+    Ignore the finding if a later line changes the arguments.
     """
     for call in script.calls_of(".TrainingArguments", ".Seq2SeqTrainingArguments", ".SFTConfig"):
         args = {OLD.get(one.arg or "", one.arg or ""): one.value for one in call.keywords}
@@ -362,7 +369,7 @@ def conflicting_arguments(script: LintedScript) -> Iterator[LintFinding]:
                 and said.get("predict_with_generate") is not True,
                 Severity.HIGH,
                 "compute_metrics without eval_accumulation_steps or preprocess_logits_for_metrics "
-                "keeps the logits of the whole evaluation on the GPU",
+                "keeps the logits of the entire evaluation on the GPU",
             ),
             (
                 "dataloader_num_workers" not in args

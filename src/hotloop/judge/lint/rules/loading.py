@@ -30,8 +30,9 @@ def loader_per_step(script: LintedScript, training: LoopStep) -> Iterator[LintFi
     loaders that are built in each epoch.
 
     ## Why it costs
-    Each iterator starts its workers and fills its queue again, for one batch. It also begins a new epoch each time:
-    without shuffling, every step trains on the first batch. Once per epoch, the cost is the start of the workers.
+    Each new iterator starts its workers and fills its queue again, for only one batch. It also begins a new epoch:
+    without shuffling, every step trains on the first batch. If the loader is built once per epoch, the cost is the
+    start of the workers.
 
     ## How to recognize it
     The call runs in each iteration of the loop that steps the optimizer, and no inner loop iterates over the loader.
@@ -41,7 +42,8 @@ def loader_per_step(script: LintedScript, training: LoopStep) -> Iterator[LintFi
     create a new one when it ends.
 
     ## When it is wrong
-    If the loop's body is a complete training, such as one per client, through helper functions.
+    Ignore the finding if each pass of the loop is a complete training run in helper functions, such as one run per
+    client.
     """
     for event in script.events(training.loop) if training.steps else ():
         drawn = event.call.args[0] if event.name == "next" and event.call.args else None
@@ -88,21 +90,23 @@ def _is_gone_through(script: LintedScript, call: ast.Call, training: LoopStep) -
 @lint_rule("sampler-without-set-epoch", "a DistributedSampler draws the same order in every epoch", reads="python")
 def sampler_without_set_epoch(script: LintedScript) -> Iterator[LintFinding]:
     """## What it does
-    Looks for a shuffling `DistributedSampler` in a training over several epochs, without any call to `set_epoch`.
+    Looks for a shuffling `DistributedSampler` in a script that trains for several epochs without any call to
+    `set_epoch`.
 
     ## Why it costs
-    The sampler seeds its permutation with its epoch. If it is never set, every epoch has the same order, and each rank
-    always gets the same samples: batches never mix, and the model learns their order.
+    The sampler seeds its permutation with its epoch. If the epoch is never set, every epoch has the same order, and
+    each rank always gets the same samples: batches are never mixed anew, and the model learns their order.
 
     ## How to recognize it
-    The training's loader takes the sampler, an outer loop repeats it, and `set_epoch` is never called.
+    The training loader uses the sampler, an outer loop iterates over the loader again and again, and `set_epoch` is
+    never called.
 
     ## What to do
     Call `sampler.set_epoch(epoch)` at the start of each epoch. `hotloop lint --fix` adds it where the sampler and the
     epoch are plain names in the same function.
 
     ## When it is wrong
-    If there is only one epoch, or another file calls `set_epoch` on the loader's sampler.
+    Ignore the finding if there is only one epoch, or if another file calls `set_epoch` on the loader's sampler.
     """
     if any(name in script.text for name in ("set_epoch", *OTHERS_DO_IT)):
         return
@@ -155,7 +159,7 @@ def useless_non_blocking(script: LintedScript) -> Iterator[LintFinding]:
     Looks for a loop that copies batches with `non_blocking=True` while its DataLoader has no `pin_memory`.
 
     ## Why it costs
-    From pageable memory, CUDA copies through its own buffer, and the host waits: `non_blocking` changes nothing.
+    CUDA copies pageable memory through its own buffer, and the host waits: `non_blocking` changes nothing.
 
     ## How to recognize it
     The loop iterates over a DataLoader of this file that neither sets `pin_memory` nor takes unpacked arguments.
@@ -164,7 +168,7 @@ def useless_non_blocking(script: LintedScript) -> Iterator[LintFinding]:
     Build the loader with `DataLoader(..., pin_memory=True)`.
 
     ## When it is wrong
-    If the batches are pinned elsewhere, or training is on a CPU.
+    Ignore the finding if the batches are pinned elsewhere, or if training runs on a CPU.
     """
     if "non_blocking" not in script.text:
         return
@@ -184,24 +188,24 @@ def useless_non_blocking(script: LintedScript) -> Iterator[LintFinding]:
         )
 
 
-@lint_rule("workerless-loader", "a training's DataLoader has no workers", reads="python", each="training")
+@lint_rule("workerless-loader", "the DataLoader used for training has no workers", reads="python", each="training")
 def workerless_loader(script: LintedScript, training: LoopStep) -> Iterator[LintFinding]:
     """## What it does
     Looks for the DataLoader of a training loop that has `num_workers=0`, which is also the default.
 
     ## Why it costs
-    The training process then prepares the batches between the steps, while the accelerator waits.
+    The training process then prepares the batches between the steps while the accelerator waits.
 
     ## How to recognize it
-    Neither a keyword nor an unpacked argument sets `num_workers`. `medium` where the dataset's class opens, decodes or
-    augments for each item; else `low`.
+    Neither a keyword nor an unpacked argument sets `num_workers`. The severity is `medium` if the dataset's class opens
+    files, decodes or augments for each item, and `low` otherwise.
 
     ## What to do
     Set `num_workers`. `hotloop run` measures how long the loop waits for batches and how many workers are enough;
-    `hotloop bench loader` tries them.
+    `hotloop bench loader` tries different numbers.
 
     ## When it is wrong
-    If the data is already in memory, or batches are so cheap that workers only add overhead.
+    Ignore the finding if the data is already in memory, or batches are so cheap that workers only add overhead.
     """
     source = script.loop_source(training.loop)
     for call in script.origins(source) if source is not None else ():
@@ -237,28 +241,28 @@ def _slow_item(script: LintedScript, made: ast.Call) -> str:
 
 @lint_rule(
     "loader-order",
-    "a training's loader has the wrong order or the wrong share of the data",
+    "the training loader has the wrong order or the wrong share of the data",
     reads="python",
     each="training",
 )
 def loader_order(script: LintedScript, training: LoopStep) -> Iterator[LintFinding]:
     """## What it does
-    Looks at the training's loader: no shuffling, `shuffle` together with a sampler, no `DistributedSampler` under DDP,
-    or the validation's dataset.
+    Looks at the loader used for training: finds loaders without shuffling, with `shuffle` and a sampler, without a
+    `DistributedSampler` under DDP, or with the validation dataset.
 
     ## Why it costs
-    Batches in the order of the files (often by class) make the model learn worse. Without a separate share for each
-    rank, all ranks compute the same samples: N GPUs do the work of one. `shuffle=True` with a sampler raises
+    If batches follow the order of the files (often by class), the model learns less well. Without a separate share for
+    each rank, all ranks compute the same samples: N GPUs do the work of one. `shuffle=True` with a sampler raises
     ValueError.
 
     ## How to recognize it
-    The loop's loader is followed to the DataLoader call and to its dataset.
+    The rule traces the loop's loader to the DataLoader call and to its dataset.
 
     ## What to do
-    `shuffle=True` in one process; a `DistributedSampler` and `set_epoch` on several.
+    Use `shuffle=True` in a single process, and a `DistributedSampler` with `set_epoch` in several.
 
     ## When it is wrong
-    If the dataset is an iterable, shuffles itself, or is split by rank elsewhere.
+    Ignore the finding if the dataset is an iterable, shuffles its own samples, or is split by rank elsewhere.
     """
     source = script.loop_source(training.loop)
     parallel = script.calls_of(".DistributedDataParallel", ".DDP") and not any(
@@ -295,11 +299,11 @@ def loader_order(script: LintedScript, training: LoopStep) -> Iterator[LintFindi
             (
                 fixed and not _ORDERED.search(script.text),
                 Severity.MEDIUM,
-                "the training's loader does not shuffle: each epoch has the same batches, in the order of the data",
+                "the training loader does not shuffle: each epoch has the same batches, in the order of the data",
             ),
         )
         for severity, text in [one[1:] for one in checks if one[0] and not streams and not _STREAM.search(whole)][:1]:
-            advice = "shuffle=True in one process; DistributedSampler(dataset) and set_epoch on several"
+            advice = "shuffle=True in a single process; DistributedSampler(dataset) and set_epoch in several"
             yield from script.report(call, severity, text, advice, is_sure=False)
 
 
@@ -316,24 +320,26 @@ TO_DEVICE = re.compile(r"(?i)cuda|device|gpu")
 @lint_rule("slow-dataset", "a dataset does work for each item that belongs elsewhere", reads="python")
 def slow_dataset(script: LintedScript) -> Iterator[LintFinding]:
     """## What it does
-    Looks at the `__getitem__` and collate functions of a file: files that are read in full for one item, tensors that a
-    worker moves to the GPU, random generators that all workers copy, iterables that workers do not split, lists of
-    Python objects that workers hold.
+    Looks in the `__getitem__` and collate functions of a file for files that are read in full for one item, tensors
+    that a worker moves to the GPU, random generators that all workers copy, iterables that workers do not split, and
+    lists of Python objects that workers hold.
 
     ## Why it costs
-    Reading a table for each item makes the loader thousands of times slower. CUDA in a forked worker raises. A copied
-    generator gives all workers the same numbers; an iterable that is not split gives every sample to each of them.
-    Lists of objects are copied into each worker as their reference counts change: memory grows during the epoch.
+    Reading a table for each item makes the loader thousands of times slower. CUDA raises an error in a forked worker. A
+    copied generator gives all workers the same numbers; an iterable that is not split gives every sample to each
+    worker. Lists of objects are copied into each worker as their reference counts change: memory grows during the
+    epoch.
 
     ## How to recognize it
-    The file that is read does not depend on the index; the class is a dataset that is passed to a loader with workers.
+    The file that is read does not depend on the index, or the class is a dataset that is passed to a loader with
+    workers.
 
     ## What to do
-    Read once in `__init__`, or lazily once per worker; move batches in the training loop; seed from `get_worker_info`;
-    keep large tables in arrays.
+    Read the file once in `__init__`, or lazily once per worker; move batches in the training loop; seed from
+    `get_worker_info`; keep large tables in arrays.
 
     ## When it is wrong
-    If the file is tiny, or the loader has no workers in practice.
+    Ignore the finding if the file is tiny, or the loader has no workers in practice.
     """
     if not script.has("__getitem__|__iter__|collate_fn"):
         return
@@ -363,7 +369,7 @@ def slow_dataset(script: LintedScript) -> Iterator[LintFinding]:
             bool(reads) and reads[0],
             Severity.MEDIUM if opens else Severity.HIGH,
             f"{reads[0].name if reads else ''} in __getitem__ {'opens' if opens else 'reads'} the "
-            "whole file for each item",
+            "entire file for each item",
             "read it once in __init__, or open it lazily once per worker",
         )
         text = script.text_of(owner)
@@ -420,21 +426,21 @@ def _reads_all(script: LintedScript, event: LoopCall, index: str) -> bool:
 @lint_rule("leaked-split", "data leaks between training and validation", reads="python")
 def leaked_split(script: LintedScript) -> Iterator[LintFinding]:
     """## What it does
-    Looks for statistics that are fitted before the split, scalers that are fitted again on test data, `random_split` of
-    a dataset with augmentation, and validation loaders over the training's dataset.
+    Looks for statistics that are fitted before the split, scalers that are fitted again on test data, `random_split` on
+    a dataset with augmentation, and validation loaders that use the training dataset.
 
     ## Why it costs
     The score that chooses the best model is too good, or noisy.
 
     ## How to recognize it
-    `fit` or `fit_transform` of all data comes before `train_test_split`; both parts of `random_split` share one dataset
-    whose transform draws random numbers.
+    `fit` or `fit_transform` on all data comes before `train_test_split`; or both parts of `random_split` share one
+    dataset whose transform draws random numbers.
 
     ## What to do
-    Split first; fit on the training part only; give the validation its own dataset, without augmentation.
+    Split first, fit only on the training part, and give validation its own dataset without augmentation.
 
     ## When it is wrong
-    If you augment the validation data on purpose.
+    Ignore the finding if you deliberately augment the validation data.
     """
     splits = script.calls_of(".train_test_split", ".random_split")
     after_all = script.calls_of(".fit", ".fit_transform") if splits else script.calls_of(".fit_transform")
@@ -453,16 +459,16 @@ def leaked_split(script: LintedScript) -> Iterator[LintFinding]:
             (fits and after and call.args, "is fitted before the split: statistics of the test data leak"),
             (
                 last == "random_split" and shared and call.args and _augments(script, call.args[0]),
-                "gives training and validation one dataset: the validation is augmented too",
+                "gives training and validation one dataset: validation samples are augmented too",
             ),
             (
                 any(re.match(r"(?i)(self\.)?(val|test|eval|dev)", one) for one in targets)
                 and re.match(r"(?i)(self\.)?train_?(data|set|ds)", given),
-                "of the validation iterates over the training's dataset: the score is the training's",
+                "for validation uses the training dataset: the score is the training score",
             ),
             (
                 call in splits and constant(keyword(call, "shuffle")) is not False and _overlaps(script, call),
-                "splits overlapping windows at random: the training has seen most of each validation window "
+                "splits overlapping windows at random: the model has seen most of each validation window in training "
                 "(leak); split by time",
             ),
         )

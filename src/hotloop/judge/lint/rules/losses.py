@@ -82,24 +82,26 @@ def _shape_of_call(script: LintedScript, call: ast.Call, depth: int) -> str:
     return COLUMN if is_column and not re.search(r"\.(squeeze|view|flatten|reshape)\(", code) else ""
 
 
-@lint_rule("mismatched-loss", "a loss gets inputs that it does not take", reads="python")
+@lint_rule("mismatched-loss", "a loss gets inputs that do not fit it", reads="python")
 def mismatched_loss(script: LintedScript) -> Iterator[LintFinding]:
     """## What it does
-    Looks for regression losses of `(B, 1)` against `(B,)`, `BCELoss` under autocast, padding that counts in the loss,
-    and losses over all sampled nodes of a `NeighborLoader`.
+    Looks for regression losses that compare shapes `(B, 1)` and `(B,)`, `BCELoss` under autocast, padding that counts
+    in the loss, and losses over all sampled nodes of a `NeighborLoader`.
 
     ## Why it costs
-    `(B, 1)` and `(B,)` broadcast to `(B, B)`: each value is fitted to all targets. `BCELoss` raises under autocast on
-    CUDA. Padding that is not ignored (-100) is learned; sampled neighbors leak the labels of test nodes.
+    `(B, 1)` and `(B,)` broadcast to `(B, B)`: each value is fitted to all targets. `BCELoss` raises an error under
+    autocast on CUDA. The model learns padding that is not ignored (-100); sampled neighbors leak the labels of test
+    nodes.
 
     ## How to recognize it
-    Both arguments are followed to the operations that determine their shape; the loader is followed to its class.
+    The rule traces both arguments to the operations that determine their shape, and the loader to its class.
 
     ## What to do
-    `squeeze(1)` or `unsqueeze(1)`; `BCEWithLogitsLoss`; `ignore_index` or -100; `[:batch.batch_size]`.
+    Use `squeeze(1)` or `unsqueeze(1)` for shapes, `BCEWithLogitsLoss` under autocast, `ignore_index` or -100 for
+    padding, and `[:batch.batch_size]` for sampled nodes.
 
     ## When it is wrong
-    If another file masks the padding.
+    Ignore the finding if another file masks the padding.
     """
     sampled = script.calls_of(".NeighborLoader", ".HGTLoader", ".NeighborSampler")
     pads = [script.source(one.args[0]) for one in script.calls_of(".pad_sequence") if one.args]
@@ -172,18 +174,17 @@ def unmasked_labels(script: LintedScript) -> Iterator[LintFinding]:
     Looks for `labels = input_ids.clone()` of a padded batch without -100 for the padding.
 
     ## Why it costs
-    The loss counts the padding: the model learns to write padding, short texts have little weight, and the logged loss
-    is too good.
+    The loss counts the padding: the model learns to produce padding, short texts have little weight, and the logged
+    loss is too low.
 
     ## How to recognize it
-    The function pads, uses the ids as labels and does not change them afterward; no collator of transformers masks
-    them.
+    The function pads, uses the ids as labels and does not change them afterward; no transformers collator masks them.
 
     ## What to do
-    `labels[attention_mask == 0] = -100`, or DataCollatorForLanguageModeling(tokenizer, mlm=False).
+    Use `labels[attention_mask == 0] = -100`, or `DataCollatorForLanguageModeling(tokenizer, mlm=False)`.
 
     ## When it is wrong
-    If another file sets -100.
+    Ignore the finding if another file sets -100.
     """
     if "labels" not in script.text or script.has(r"DataCollatorFor|ignore_index|loss_mask|DataCollatorWithFlattening"):
         return
@@ -214,16 +215,16 @@ def aliased_model(script: LintedScript) -> Iterator[LintFinding]:
     Looks for a target network, teacher or moving average that is the trained model itself, assigned without a copy.
 
     ## Why it costs
-    Both names are one module: each step changes the target too, and copying weights does nothing.
+    Both names refer to the same module: each step changes the target too, and copying weights does nothing.
 
     ## How to recognize it
-    The name suggests another model, but its only value is the model whose parameters an optimizer has.
+    The name suggests a different model, but its only value is the model whose parameters an optimizer has.
 
     ## What to do
     Create it with `copy.deepcopy(model)`, and freeze it.
 
     ## When it is wrong
-    If the name is only another word for the trained model.
+    Ignore the finding if the name is only another word for the trained model.
     """
     for name, values in script.assigned.items() if script.training and script.models else ():
         value = values[0] if len(values) == 1 and TARGETS.search(name.rpartition(".")[2]) else None
@@ -253,17 +254,19 @@ def undetached_input(script: LintedScript, training: LoopStep) -> Iterator[LintF
     advantages that keep their graph.
 
     ## Why it costs
-    The backward pass goes through a second network for gradients that are cleared before they are used, at the time and
-    memory of another backward pass. A target or advantage with its graph also changes what the model learns.
+    The backward pass goes through a second network to compute gradients that are cleared before they are used. That
+    costs the time and memory of another backward pass. A target or advantage that keeps its graph also changes what the
+    model learns.
 
     ## How to recognize it
-    By data flow: calls of other trained models that lead to the loss between a backward call and the step after it.
+    The rule follows the data flow: it looks for calls of other trained models whose results reach the loss between a
+    backward call and the step after it.
 
     ## What to do
-    `fake.detach()`; compute teachers, targets and advantages under `torch.no_grad()`.
+    Use `fake.detach()`, and compute teachers, targets and advantages under `torch.no_grad()`.
 
     ## When it is wrong
-    If both networks should learn from this loss.
+    Ignore the finding if both networks should learn from this loss.
     """
     optimizers = {script.stepped(one.call) for one in training.steps}
     order = [one for one in training.events if one in training.backwards or one in training.steps]
@@ -364,24 +367,27 @@ def _model_calls(script: LintedScript, value: ast.AST) -> Iterator[tuple[ast.Cal
 
 
 @lint_rule(
-    "gathered-without-gradient", "all_gather cuts the gradient of a loss's inputs", reads="python", each="training"
+    "gathered-without-gradient",
+    "a collective (all_gather) cuts the gradient of a loss's inputs",
+    reads="python",
+    each="training",
 )
 def gathered_without_gradient(script: LintedScript, training: LoopStep) -> Iterator[LintFinding]:
     """## What it does
-    Looks for `torch.distributed.all_gather` of a model's output in a training step, whose result goes into the loss.
+    Looks for `torch.distributed.all_gather` of a model's output in a training step, if the result goes into the loss.
 
     ## Why it costs
     Gathered tensors have no gradient: a contrastive loss ignores all samples except those of its other argument, and
-    the model learns from a fraction of the batch.
+    the model learns from only a fraction of the batch.
 
     ## How to recognize it
     The gathered tensor has a history, and the function does not restore its own part (`gathered[rank] = features`).
 
     ## What to do
-    `torch.distributed.nn.functional.all_gather`, or restore the rank's own part.
+    Use `torch.distributed.nn.functional.all_gather`, or restore the rank's own part.
 
     ## When it is wrong
-    If the gathered values are only used for metrics.
+    Ignore the finding if the gathered values are only used for metrics.
     """
     for event in training.find("all_gather", "all_gather_into_tensor"):
         scope = script.scope(event.call)

@@ -24,18 +24,18 @@ def unregistered_module(script: LintedScript) -> Iterator[LintFinding]:
 
     ## Why it costs
     `parameters()` does not list them: the optimizer never trains them, `.to()` leaves them on the CPU, and no
-    checkpoint has them. A layer that is built in each forward is random each time; a dropout layer there never turns
-    off.
+    checkpoint contains them. A layer that is built in each forward has random weights each time; a dropout layer that
+    is built there never turns off.
 
     ## How to recognize it
-    In a class that derives from `nn.Module`: `self.x = [nn.Linear(...) ...]` or `self.x.append(nn.Linear(...))`,
+    A class that derives from `nn.Module` contains `self.x = [nn.Linear(...) ...]` or `self.x.append(nn.Linear(...))`,
     without a ModuleList, Sequential or ParameterList around it.
 
     ## What to do
-    `nn.ModuleList`, `nn.ModuleDict`, `nn.ParameterList`; build layers in `__init__`.
+    Use `nn.ModuleList`, `nn.ModuleDict` or `nn.ParameterList`, and build layers in `__init__`.
 
     ## When it is wrong
-    If the layers are also registered under other names, or are frozen on purpose.
+    Ignore the finding if the layers are also registered under other names, or are deliberately frozen.
     """
     if not script.has(MAY_HIDE):
         return
@@ -85,7 +85,7 @@ def _is_layer(script: LintedScript, call: ast.Call) -> bool:
 @lint_rule("dropout-always-on", "a functional dropout ignores eval mode", reads="python")
 def dropout_always_on(script: LintedScript) -> Iterator[LintFinding]:
     """## What it does
-    Looks for `F.dropout(x)` in a module without `training=self.training`, and for a softmax over the batch.
+    Looks for `F.dropout(x)` without `training=self.training` in a module, and for a softmax over the batch.
 
     ## Why it costs
     The default of `training` is True: validation and inference drop activations too, and their results are random and
@@ -95,10 +95,10 @@ def dropout_always_on(script: LintedScript) -> Iterator[LintFinding]:
     The call is in a method of a class that derives from `nn.Module`.
 
     ## What to do
-    `F.dropout(x, p, training=self.training)`, or `nn.Dropout`; `softmax(dim=-1)`.
+    Use `F.dropout(x, p, training=self.training)` or `nn.Dropout`, and `softmax(dim=-1)`.
 
     ## When it is wrong
-    If you want dropout at inference (Monte Carlo dropout).
+    Ignore the finding if you want dropout at inference (Monte Carlo dropout).
     """
     for call, name in script.calls if script.has("dropout|softmax") else ():
         if not DROPS.search(name):
@@ -138,25 +138,25 @@ BARE = {
 }
 
 
-@lint_rule("statement-without-effect", "a statement does nothing", reads="python")
+@lint_rule("statement-without-effect", "a statement has no effect", reads="python")
 def statement_without_effect(script: LintedScript) -> Iterator[LintFinding]:
     """## What it does
-    Looks for methods that are named but not called (`optimizer.zero_grad`), results that are thrown away
+    Looks for methods that are referenced but not called (`optimizer.zero_grad`), results that are thrown away
     (`images.to(device)`), and `with torch.no_grad:` without parentheses.
 
     ## Why it costs
     The line does nothing: gradients pile up, the model does not step, or the batch stays on the CPU and the next call
-    raises.
+    raises an error.
 
     ## How to recognize it
-    The whole statement is an expression. A tensor's `to()` returns a copy; a module's works in place and is not
+    The entire statement is an expression. A tensor's `to()` returns a copy; a module's `to()` works in place and is not
     reported.
 
     ## What to do
     Add the parentheses, or assign the result.
 
     ## When it is wrong
-    If an attribute is read for its side effect.
+    Ignore the finding if an attribute is read for its side effect.
     """
     if not script.has(MAY_DO_NOTHING):
         return
@@ -175,7 +175,7 @@ def statement_without_effect(script: LintedScript) -> Iterator[LintFinding]:
         elif isinstance(node, (ast.With, ast.AsyncWith)):
             names = [script.name(one.context_expr) for one in node.items]
             text = (
-                "the context lacks its parentheses: it raises"
+                "the context manager lacks its parentheses: the statement raises an error"
                 if {"torch.no_grad", "torch.inference_mode"} & set(names)
                 else ""
             )
@@ -186,19 +186,20 @@ def statement_without_effect(script: LintedScript) -> Iterator[LintFinding]:
 @lint_rule("unused-argument", "a command-line argument changes nothing", reads="python")
 def unused_argument(script: LintedScript) -> Iterator[LintFinding]:
     """## What it does
-    Looks for arguments of `argparse` that nothing reads, in a file that trains.
+    Looks for `argparse` arguments that no code reads, in a file that trains.
 
     ## Why it costs
-    If you set `--weight-decay`, you expect an effect: runs that should differ are the same.
+    If you set an argument such as `--weight-decay`, you expect an effect, but runs that should differ are the same.
 
     ## How to recognize it
-    The file reads the parsed arguments only as attributes, passes them to nothing, and never reads this attribute.
+    The file reads the parsed arguments only as attributes, does not pass them on as a whole, and never reads this
+    attribute.
 
     ## What to do
-    Use it, or remove it.
+    Use the argument, or remove it.
 
     ## When it is wrong
-    If a launcher passes arguments that the script must accept.
+    Ignore the finding if a launcher passes arguments that the script must accept.
     """
     if not script.training or script.has(r"vars\(|__dict__|getattr\(|asdict|namespace|[Ll]ightning|[Dd]eep[Ss]peed"):
         return

@@ -24,7 +24,7 @@ MAY_SAVE_APART = re.compile(
 )
 ONCE = {
     "torch.save": "writes {0} on every rank at the same time: no rank check guards it",
-    "wandb.init": "starts a run on every rank: N dashboards of the same training",
+    "wandb.init": "starts a run on every rank: N dashboards show the same training run",
     "huggingface_hub.snapshot_download": "downloads the same files on every rank",
     "urllib.request.urlretrieve": "downloads the same file on every rank, to the same path",
     "torch.hub.download_url_to_file": "downloads the same file on every rank, to the same path",
@@ -36,22 +36,22 @@ ONCE = {
 @lint_rule("save-on-every-rank", "all ranks write or download the same file", reads="python")
 def save_on_every_rank(script: LintedScript) -> Iterator[LintFinding]:
     """## What it does
-    Looks for `torch.save`, downloads and `wandb.init` in a distributed training that no rank check guards, to a path
-    that does not contain the rank.
+    Looks in distributed training for `torch.save`, downloads and `wandb.init` that no rank check guards and whose path
+    does not contain the rank.
 
     ## Why it costs
-    All ranks write the same file at the same time. On a shared file system the writes mix, and the file may be broken
-    when it is loaded; in any case, every rank waits for a write that one rank could do.
+    All ranks write the same file at the same time. On a shared file system, the writes mix, and the file may turn out
+    to be broken when it is loaded. In any case, every rank spends time on a write that one rank could do.
 
     ## How to recognize it
     The file starts a process group, and neither a condition around the call nor its path mentions a rank or a main
     process.
 
     ## What to do
-    `if torch.distributed.get_rank() == 0:` around the call, and a barrier after it if other ranks read the file.
+    Use `if torch.distributed.get_rank() == 0:` around the call, and a barrier after it if other ranks read the file.
 
     ## When it is wrong
-    If a caller in another file guards it, or the path differs by rank through the working directory.
+    Ignore the finding if a caller in another file guards the call, or if each rank has its own working directory.
     """
     started = STARTED.search(script.text) and any(STARTED.search(name) for _, name in script.calls)
     for call, name in script.calls if started else ():
@@ -105,20 +105,21 @@ ZERO = re.compile(r"(?i)rank|is_main|is_master|main_process|master")
 @lint_rule("uneven-collective", "only some ranks reach a collective", reads="python")
 def uneven_collective(script: LintedScript) -> Iterator[LintFinding]:
     """## What it does
-    Looks for a collective, or a forward of a model in DDP, under a rank check, including in a function that is called
-    there; and for a `continue` that depends on the batch before `backward()`.
+    Looks for a collective, or a forward of a model in DDP, under a rank check, including in functions that are called
+    there. Also looks for a `continue` before `backward()` that depends on the batch.
 
     ## Why it costs
-    The other ranks wait for those that skip it: the job hangs until NCCL's timeout, and then it fails.
+    The ranks that reach the collective wait for those that skip it: the job hangs until NCCL's timeout, and then it
+    fails.
 
     ## How to recognize it
-    The branch's calls are followed into functions; the other branch calls no collective.
+    The rule follows the calls in the branch into functions. The other branch calls no collective.
 
     ## What to do
     Call collectives on all ranks, and check the rank only around code that prints and writes.
 
     ## When it is wrong
-    If the collective's group contains only these ranks.
+    Ignore the finding if the collective's group contains only these ranks.
     """
     if not STARTED.search(script.text):
         return
@@ -180,22 +181,23 @@ def _is_distributed(name: str) -> bool:
 @lint_rule("bypassed-ddp", "a model in DDP is wrapped in the wrong order, or bypassed", reads="python")
 def bypassed_ddp(script: LintedScript) -> Iterator[LintFinding]:
     """## What it does
-    Looks for a training forward through `model.module` or the bare model, a model that is wrapped before it is moved,
-    ranks that all use GPU 0, and the gloo backend for models on GPUs.
+    Looks for a training forward through `model.module` or the unwrapped model, a model that is wrapped before it is
+    moved to its device, ranks that all use GPU 0, and the gloo backend for models on GPUs.
 
     ## Why it costs
     DDP's hooks run only through the wrapper: without it, gradients are not averaged, and each rank trains its own
-    model. Wrapping a model on the CPU raises with `device_ids`. N ranks on one GPU share its memory and its time.
+    model. Wrapping a model that is still on the CPU raises an error with `device_ids`. N ranks on one GPU share its
+    memory and its time.
 
     ## How to recognize it
-    The object whose forward runs in the loop is followed to the wrapper and to the model inside; the calls that choose
-    a device are `set_device`, `device_ids` and anything that names a rank.
+    The rule traces the object whose forward runs in the loop to the wrapper and to the model inside it. The calls that
+    choose a device are `set_device`, `device_ids` and any call that names a rank.
 
     ## What to do
-    `torch.cuda.set_device(local_rank)`, move the model, wrap it, and call the wrapper.
+    Use `torch.cuda.set_device(local_rank)`, move the model, wrap it, and call the wrapper.
 
     ## When it is wrong
-    If the code averages the gradients itself.
+    Ignore the finding if the code averages the gradients itself.
     """
     wraps = script.calls_of(".DistributedDataParallel", ".DDP")
     if not wraps:
@@ -258,23 +260,24 @@ def _moves_to_first(script: LintedScript, move: ast.Call) -> bool:
     return bare or constant(move.args[0] if move.args else None) in ("cuda", "cuda:0")
 
 
-@lint_rule("unreduced-metric", "a metric of one rank's share is taken for the metric of all", reads="python")
+@lint_rule("unreduced-metric", "a metric of one rank's share is used as the metric of all ranks", reads="python")
 def unreduced_metric(script: LintedScript) -> Iterator[LintFinding]:
     """## What it does
-    Looks for a validation whose loader has a `DistributedSampler`, in a file that never reduces or gathers anything.
+    Looks for validation with a loader that has a `DistributedSampler`, in a file that never reduces or gathers
+    anything.
 
     ## Why it costs
     The score that rank 0 prints, and that chooses the best model, covers only one share of the data.
 
     ## How to recognize it
-    The loader of a loop under `no_grad` takes the sampler, and no collective follows in the file or in those next to
-    it.
+    A loop under `no_grad` uses a loader with the sampler, and no collective follows in this file or in the files next
+    to it.
 
     ## What to do
-    `all_reduce` the counts, then divide.
+    Use `all_reduce` the counts, then divide.
 
     ## When it is wrong
-    If a metrics library reduces it.
+    Ignore the finding if a metrics library reduces the metric.
     """
     reduced = not script.calls_of(".DistributedSampler") or script.has(
         r"all_reduce|all_gather|reduce\(|gather|torchmetrics|MetricLogger|reduce_|accelerat|lightning"
@@ -298,17 +301,17 @@ def unused_parameter_search(script: LintedScript) -> Iterator[LintFinding]:
     Looks for a model wrapped by `DistributedDataParallel(..., find_unused_parameters=True)`.
 
     ## Why it costs
-    DDP then walks the whole graph after each forward. If every parameter gets a gradient, the walk is useless.
+    DDP then walks the entire graph after each forward. If every parameter gets a gradient, the walk is useless.
 
     ## How to recognize it
     The argument is the literal `True`. The walk takes a few percent of a step.
 
     ## What to do
-    Leave it out and train a step: DDP reports if a parameter got no gradient. The rule `unused-parameter-scan` of
-    `hotloop run` measures the cost.
+    Leave the argument out and train one step: DDP reports an error if a parameter got no gradient. The rule
+    `unused-parameter-scan` of `hotloop run` measures the cost.
 
     ## When it is wrong
-    If some parameters really get no gradient in some steps.
+    Ignore the finding if some parameters do not get a gradient in some steps.
     """
     for call in script.calls_of(".DistributedDataParallel", ".DDP", ".DDPStrategy", ".DistributedDataParallelKwargs"):
         if constant(keyword(call, "find_unused_parameters")) is True:
@@ -329,7 +332,8 @@ def uncatchable_signal(script: LintedScript) -> Iterator[LintFinding]:
     Looks for `signal.signal` with SIGKILL or SIGSTOP.
 
     ## Why it costs
-    The kernel never delivers them to a handler: the call itself raises OSError, and the intended save never happens.
+    The kernel never delivers these signals to a handler: the call itself raises OSError, and the intended save never
+    happens.
 
     ## How to recognize it
     The first argument names one of the two signals, and no `try` is around the call.
@@ -338,7 +342,7 @@ def uncatchable_signal(script: LintedScript) -> Iterator[LintFinding]:
     Handle SIGTERM, which schedulers send first, or the signal that you ask your scheduler for.
 
     ## When it is wrong
-    Never, on Linux and macOS.
+    On Linux and macOS, the finding is never wrong.
     """
     for call in script.calls_of("signal.signal"):
         name = script.name(call.args[0]) if call.args else ""
@@ -355,27 +359,27 @@ HANDLE_THEMSELVES = re.compile(r"(?i)lightning|submitit|composer|determined|igni
 SAVES = ("torch.save", ".save_pretrained", ".save_checkpoint", ".save_state", "torch.distributed.checkpoint.save")
 
 
-@lint_rule("unhandled-signal", "the job warns its training with a signal that nothing handles", reads="python")
+@lint_rule("unhandled-signal", "the job warns the training process with a signal that nothing handles", reads="python")
 def unhandled_signal(script: LintedScript) -> Iterator[LintFinding]:
     """## What it does
-    Looks for a training script that saves checkpoints but sets no signal handler, where a batch script or manifest of
-    the same run starts it by name and requests a warning.
+    Looks for a training script that saves checkpoints but sets no signal handler, if a batch script or manifest for the
+    same run starts the script by name and requests a warning signal.
 
     ## Why it costs
-    A signal without a handler ends Python at once. The warning exists so that a last save can run; here it costs
-    everything since the last checkpoint, and the seconds that were left.
+    A signal without a handler ends Python immediately. The warning is meant to leave time for a last save. Without a
+    handler, you lose all work since the last checkpoint and the remaining seconds.
 
     ## How to recognize it
-    `medium` where `--signal` without `B:` applies to a script under srun; `low` where a pod runs on spot nodes or has a
-    grace period above 30 s. Not reported if any Python file of the run mentions a signal, or the script uses a
-    framework that sets handlers.
+    The severity is `medium` if `--signal` without `B:` applies to a script under srun, and `low` if a pod runs on spot
+    nodes or has a grace period above 30 s. Nothing is reported if any Python file of the run mentions a signal, or if
+    the script uses a framework that sets handlers.
 
     ## What to do
     Set a flag in `signal.signal(signal.SIGUSR1, ...)`, and save after the step that sees it, as hotloop's Trainer does.
     Or remove `--signal`.
 
     ## When it is wrong
-    If a package that is not among these files sets the handler, or the script saves often enough.
+    Ignore the finding if a package that is not among these files sets the handler, or the script saves often enough.
     """
     start = script.start
     if start is None or HANDLE_THEMSELVES.search(script.text) or not script.calls_of(*SAVES):
@@ -388,6 +392,6 @@ def unhandled_signal(script: LintedScript) -> Iterator[LintFinding]:
         yield LintFinding(
             severity=Severity.MEDIUM if start.is_asked else Severity.LOW,
             line=min(loops),
-            message=f"{start.signal} ends this training {start.when} ({start.file}:{start.line}): no file handles it",
+            message=f"{start.signal} ends training {start.when} ({start.file}:{start.line}): no file handles it",
             advice=f"signal.signal(signal.SIG{start.signal.removeprefix('SIG')}, ...), then save and end",
         )

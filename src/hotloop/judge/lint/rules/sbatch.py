@@ -24,17 +24,18 @@ def ignored_sbatch_line(batch: Batch) -> Iterator[LintFinding]:
     Looks for `#SBATCH` lines after the first command, with spaces before `#`, or misspelled (`#SBTACH`, `#sbatch`).
 
     ## Why it costs
-    sbatch stops reading at the first command. The job runs with the cluster's defaults: other devices, another limit.
+    sbatch stops reading at the first command. The job runs with the cluster's defaults: different devices or a
+    different time limit.
 
     ## How to recognize it
-    A command, an assignment or `set -e` is above the line. High where the line is about devices, cores, memory, time or
-    signals. Lines inside heredocs are left out.
+    A command, an assignment or `set -e` is above the line. The severity is high if the line is about devices, cores,
+    memory, time or signals. Lines inside heredocs are not checked.
 
     ## What to do
-    Move all `#SBATCH` lines up, right below the first line. `hotloop lint --fix` does it.
+    Move all `#SBATCH` lines up, right below the first line. `hotloop lint --fix` does this.
 
     ## When it is wrong
-    If the line is kept as a note; in that case write `##SBATCH`.
+    Ignore the finding if the line is kept as a note; in that case, write `##SBATCH`.
     """
     first = batch.commands[0].line if batch.commands else 0
     lines = batch.text.split("\n")
@@ -82,26 +83,26 @@ _VALUES = {
 """The values that sbatch accepts, by option; it refuses all others."""
 
 
-@lint_rule("refused-option", "sbatch refuses the script: an unknown option, value, or combination", reads="sbatch")
+@lint_rule("refused-option", "an unknown option, value, or combination makes sbatch refuse the script", reads="sbatch")
 def refused_option(batch: Batch) -> Iterator[LintFinding]:
     """## What it does
-    Compares the `#SBATCH` lines with the options of sbatch: misspelled options, one dash for two, options of srun,
-    values in unknown forms (`--time=24h`), options that exclude each other (`--mem` with `--mem-per-cpu`), no `#!`
-    line.
+    Compares the `#SBATCH` lines with the options of sbatch. Looks for misspelled options, one dash instead of two,
+    options of srun, values in unknown forms (`--time=24h`), options that exclude each other (`--mem` and
+    `--mem-per-cpu`), and a missing `#!` line.
 
     ## Why it costs
-    sbatch refuses the job. With one dash, it may accept the line and read something else: `-output=log` writes to
-    `utput=log`.
+    sbatch refuses the job. With one dash, it may accept the line and misread it: `-output=log` writes to `utput=log`.
 
     ## How to recognize it
-    The name is neither an option of sbatch (22.05, and those added up to 25.05) nor an abbreviation of a single option.
-    `high` where it is close to a known name or srun has the option, `medium` where older versions had it, else `low`.
+    The name is neither an sbatch option (of version 22.05, or added up to 25.05) nor an abbreviation of exactly one
+    option. The severity is `high` if the name is close to a known name or srun has the option, `medium` if older
+    versions had it, and `low` otherwise.
 
     ## What to do
-    Write the option that the finding names, or give it to srun.
+    Use the option that the finding names, or pass the option to srun.
 
     ## When it is wrong
-    If a plugin of the cluster adds an option whose name is close to one of sbatch's.
+    Ignore the finding if a cluster plugin adds an option whose name is close to one of sbatch's.
     """
     lines = batch.text.split("\n")
     found: list[tuple[Severity, int, str, str]] = []
@@ -139,7 +140,7 @@ def _judge(one: BatchOption) -> tuple[Severity | None, str, str]:
         long = word[1:].partition("=")[0]
         fix = f"--{word[1:]}" if len(long) > 2 and long in LONG else ""
         if word[1:2] not in SHORT:
-            return Severity.HIGH, f"sbatch has no -{word[1:2]}", fix or f"its letters: {''.join(sorted(SHORT))}"
+            return Severity.HIGH, f"sbatch has no option -{word[1:2]}", fix or f"options: {', '.join(sorted(SHORT))}"
         if fix:
             return Severity.HIGH, f"sbatch reads {word} as -{word[1]} with value {word[2:]!r}", fix
         return None, "", ""
@@ -147,15 +148,15 @@ def _judge(one: BatchOption) -> tuple[Severity | None, str, str]:
     if len(meant) == 1 or name.startswith(OF_PLUGINS):
         return None, "", ""
     if meant:
-        return Severity.HIGH, f"sbatch refuses --{name}: it may be any of {len(meant)} options", f"--{meant[0]}"
+        return Severity.HIGH, f"sbatch refuses --{name}: it may mean any of {len(meant)} options", f"--{meant[0]}"
     if name in RENAMED:
-        return Severity.MEDIUM, f"sbatch no longer has --{name}", f"--{RENAMED[name]}"
+        return Severity.MEDIUM, f"sbatch no longer has the option --{name}", f"--{RENAMED[name]}"
     if name in OF_SRUN:
         return Severity.HIGH, f"sbatch refuses --{name}, an option of srun", f"srun --{name}"
     near = difflib.get_close_matches(name, sorted(LONG), n=1, cutoff=0.8)
     if near:
         return Severity.HIGH, f"sbatch refuses --{name}", f"--{near[0]}"
-    return Severity.LOW, f"sbatch refuses --{name} unless a plugin of the cluster adds it", "see sbatch --help there"
+    return Severity.LOW, f"sbatch refuses --{name} unless a cluster plugin adds it", "see sbatch --help there"
 
 
 @lint_rule("unexpanded-variable", "a shell variable in an #SBATCH line is not expanded", reads="sbatch")
@@ -168,13 +169,14 @@ def unexpanded_variable(batch: Batch) -> Iterator[LintFinding]:
     before its first line because that folder does not exist. A number such as `--nodes=$N` is refused.
 
     ## How to recognize it
-    A value contains a dollar sign and a name, or begins with `~`. Low where it is only a name (`--job-name`).
+    A value contains a dollar sign and a name, or begins with `~`. The severity is low if the value is only a name
+    (`--job-name`).
 
     ## What to do
     Write the path, use sbatch's own patterns (`%x` name, `%j` id, `%u` user), or give the option on the command line.
 
     ## When it is wrong
-    If another program fills in the variables before the file is submitted.
+    Ignore the finding if another program fills in the variables before the file is submitted.
     """
     for one in batch.options:
         if one.name and re.search(r"\$[\w{(]|^~/", one.value):
@@ -194,7 +196,7 @@ def unexpanded_variable(batch: Batch) -> Iterator[LintFinding]:
 
 
 _HOURS = {*range(6, 30), 32, 36, 40, 48, 60, 72, 84, 96, 120, 144, 168} - {10, 15, 20, 25, 60, 120}
-"""Numbers that are more likely hours than minutes as the time limit of a training."""
+"""Numbers that are more likely hours than minutes as the time limit of a training run."""
 _SMALL = re.compile(r"[1-9]\d{0,2}")
 _SHORT_JOB = re.compile(r"(?i)debug|test|smoke|short|interactive|quick|toy|demo|hello|example|check|dev\b|bench|profil")
 
@@ -206,18 +208,19 @@ def wrong_unit(batch: Batch) -> Iterator[LintFinding]:
     `--mem=64` (64 MB).
 
     ## Why it costs
-    Slurm kills the training after minutes, or when it imports torch; or the job waits forever because no partition
-    allows such a limit.
+    Slurm kills the training process after minutes, or when it imports torch; or the job waits forever because no
+    partition allows such a limit.
 
     ## How to recognize it
-    A training with GPUs is limited to a number of minutes or days that people usually write for hours; or a comment on
-    the line says hours. The name and partition do not suggest a test. Memory below 1000 has no K, M, G or T.
+    A training job with GPUs is limited to a number of minutes or days that usually means hours; or a comment on the
+    line mentions hours. The job's name and partition do not suggest a test. Or a memory size below 1000 has no K, M, G
+    or T.
 
     ## What to do
-    `--time=24:00:00` or `--time=1-00:00:00`, and `--mem=64G`.
+    Use `--time=24:00:00` or `--time=1-00:00:00`, and `--mem=64G`.
 
     ## When it is wrong
-    If a run of that many minutes is intended; in that case write `--time=00:24:00`.
+    Ignore the finding if a run of that many minutes is intended; in that case, write `--time=00:24:00`.
     """
     value, lines = batch.value("time"), batch.text.split("\n")
     minutes, days = re.fullmatch(r"(\d+)(:00)?", value), re.fullmatch(r"(\d+)-0{1,2}(:0{1,2}){0,2}", value)
@@ -227,7 +230,7 @@ def wrong_unit(batch: Batch) -> Iterator[LintFinding]:
     looks = says_hours or (not is_short and (count in _HOURS or value[:1] == "0"))
     sizes = [(n, batch.value(n)) for n in ("mem", "mem-per-cpu", "mem-per-gpu") if _SMALL.fullmatch(batch.value(n))]
     problems = [
-        (minutes and batch.trainings and looks, "time", f"{count} minutes: the training is then killed", "HH:00:00"),
+        (minutes and batch.trainings and looks, "time", f"{count} minutes: training is then killed", "HH:00:00"),
         (days and count in _HOURS - {*range(6, 12), 14, 21, 28}, "time",
          f"{count} days: beyond the partition's limit, the job never starts", "D-HH:MM:SS"),
         *((True, name, f"{size} MB: the job is killed when it exceeds them", f"{size}G") for name, size in sizes),
@@ -245,22 +248,24 @@ def wrong_unit(batch: Batch) -> Iterator[LintFinding]:
 @lint_rule("lost-log", "the log of a job is truncated, mixed or never opened", reads="sbatch")
 def lost_log(batch: Batch) -> Iterator[LintFinding]:
     """## What it does
-    Looks at `--output` and `--error`: of a job that is requeued without `--open-mode=append`, of an array without `%a`,
-    and in a folder that the script itself creates.
+    Looks at `--output` and `--error`: finds jobs that are requeued without `--open-mode=append`, arrays without `%a`,
+    and log folders that the script itself creates.
 
     ## Why it costs
-    Slurm truncates the file when the job starts again: the first run's output, including its error, is overwritten. All
-    tasks of an array write to one file. Without the folder, Slurm cannot open the log, and the job fails silently.
+    When a job starts again, Slurm truncates the file: the first run's output, including its error, is overwritten.
+    Without `%a`, all tasks of an array write to one file. If the folder does not exist yet, Slurm cannot open the log,
+    and the job fails silently.
 
     ## How to recognize it
-    `--requeue` or `scontrol requeue` without the open mode (low); a pattern that is the same for all tasks (medium); a
-    `mkdir` of the folder in the script, with no such folder next to it (medium).
+    The job uses `--requeue` or `scontrol requeue` without the open mode (low); the file pattern is the same for all
+    tasks (medium); or the script runs `mkdir` for a folder that does not exist next to it (medium).
 
     ## What to do
-    `#SBATCH --open-mode=append` (`hotloop lint --fix` adds it), `--output=logs/%A_%a.out`, `mkdir` before sbatch.
+    Use `#SBATCH --open-mode=append` (`hotloop lint --fix` adds it) and `--output=logs/%A_%a.out`, and run `mkdir`
+    before sbatch.
 
     ## When it is wrong
-    If the cluster sets `JobFileAppend=1`, or the folder exists from an earlier run.
+    Ignore the finding if the cluster sets `JobFileAppend=1`, or the folder exists from an earlier run.
     """
     requeues, at = (
         batch.option("requeue") or batch.find(r"^\s*scontrol\s+requeue"),
@@ -313,28 +318,28 @@ def lost_log(batch: Batch) -> Iterator[LintFinding]:
 @lint_rule("contradictory-options", "options of a job contradict each other", reads="sbatch")
 def contradictory_options(batch: Batch) -> Iterator[LintFinding]:
     """## What it does
-    Compares `--nodes`, `--ntasks`, `--ntasks-per-node` and `--gpus`, and looks for options given twice.
+    Compares `--nodes`, `--ntasks`, `--ntasks-per-node` and `--gpus`, and looks for options that are given twice.
 
     ## Why it costs
-    `--ntasks` decides, and `--ntasks-per-node` is only a limit: nodes or GPUs are left without a task. If an option is
-    given twice, the last line is used.
+    `--ntasks` takes precedence, and `--ntasks-per-node` is only a limit: some nodes or GPUs are left without a task. If
+    an option is given twice, the last line is used.
 
     ## How to recognize it
     `--ntasks` differs from `--nodes` times `--ntasks-per-node`, `--gpus` is not a multiple of the nodes, or two lines
-    give one option different values.
+    give the same option different values.
 
     ## What to do
     Leave `--ntasks` out, or make the numbers agree; keep one line of each option.
 
     ## When it is wrong
-    If the nodes are intended to have different numbers of tasks.
+    Ignore the finding if the nodes are intended to have different numbers of tasks.
     """
     tasks, per_node, gpus, nodes = (batch.count(name) or 0 for name in ("ntasks", "ntasks-per-node", "gpus", "nodes"))
     is_exact = "-" not in batch.value("nodes")
     problems = (
         (0 < tasks < nodes, f"--ntasks={tasks} on {nodes} nodes: {nodes - tasks} nodes get no task"),
         (tasks and per_node and nodes and is_exact and tasks != per_node * nodes,
-         f"--ntasks={tasks} decides, not {nodes} nodes x --ntasks-per-node={per_node}"),
+         f"--ntasks={tasks} takes precedence over {nodes} nodes x --ntasks-per-node={per_node}"),
         (gpus and nodes and gpus % nodes, f"--gpus={gpus} is for all {nodes} nodes together"),
     )  # fmt: skip
     for problem in [text for is_so, text in problems if is_so][:1]:
@@ -365,20 +370,23 @@ _CORES = "cpus-per-task cpus-per-gpu exclusive mincpus cores-per-socket threads-
 @lint_rule("one-core-per-task", "a job with GPUs has too few CPUs for its processes and workers", reads="sbatch")
 def one_core_per_task(batch: Batch) -> Iterator[LintFinding]:
     """## What it does
-    Compares the CPUs that a job asks for with its GPUs, its processes, and the DataLoader workers on its command line.
+    Compares the number of CPUs that a job asks for with its numbers of GPUs and processes, and with the number of
+    DataLoader workers on its command line.
 
     ## Why it costs
-    Slurm's default is one CPU per task: the training and all its DataLoader workers share it, and the GPUs wait.
+    Slurm's default is one CPU per task: the training process and all its DataLoader workers share this CPU, and the
+    GPUs wait.
 
     ## How to recognize it
-    There are GPUs and no `--cpus-per-task`, `--cpus-per-gpu`, `--exclusive` or `--mincpus`; or fewer CPUs than GPUs; or
-    at most half as many CPUs as the workers that the command, or the default in the Python file next to it, asks for.
+    The job has GPUs but no `--cpus-per-task`, `--cpus-per-gpu`, `--exclusive` or `--mincpus`; or it has fewer CPUs than
+    GPUs; or it has at most half as many CPUs as workers, whose number comes from the command or from the default in the
+    Python file next to it.
 
     ## What to do
-    `#SBATCH --cpus-per-task=N`, with one CPU for each worker and one for each process.
+    Use `#SBATCH --cpus-per-task=N`, with one CPU for each worker and one for each process.
 
     ## When it is wrong
-    If the partition gives whole nodes, or a default number of CPUs per GPU.
+    Ignore the finding if the partition allocates entire nodes or a default number of CPUs per GPU.
     """
     gpus, cores = batch.gpus_per_node or 0, batch.cores_per_node
     is_given = any(batch.option(name) for name in _CORES.split()) or batch.tasks_per_node >= gpus * 2

@@ -22,26 +22,27 @@ def when(path: str, is_faulty: Callable[[Field], object]) -> Callable[[Field], t
 
 @lint_rule(
     "unknown-setting",
-    "a setting is unknown, missing, or of another type",
+    "a setting is unknown, missing, or of the wrong type",
     reads="deepspeed accelerate lightning skypilot dstack",
     each="tables",
 )
 def unknown_setting(file: SettingsFile, known: tuple[Field, str]) -> Iterator[LintFinding]:
     """## What it does
-    Compares the fields of a SkyPilot or dstack file, of DeepSpeed's JSON, accelerate's YAML and Lightning's trainer
-    with the known fields.
+    Compares the fields of a SkyPilot or dstack file, of a DeepSpeed JSON file, of an accelerate YAML file and of
+    Lightning's `trainer` section with the known fields.
 
     ## Why it costs
     The file is refused before anything starts, or DeepSpeed ignores the setting and trains with its default.
 
     ## How to recognize it
-    By tables of fields taken from the programs' sources, with their versions. `likely` where no known name is close.
+    The rule uses tables of fields that were taken from specific versions of the programs' sources. The finding is
+    `likely` if no known name is close.
 
     ## What to do
     Write the intended name or value.
 
     ## When it is wrong
-    If the program is newer than the tables.
+    Ignore the finding if the program is newer than the tables.
     """
     yield from judge_fields(*known)
 
@@ -57,20 +58,20 @@ DEEPSPEED_SETTINGS = table_rule(
     "deepspeed-settings",
     "DeepSpeed settings contradict each other or cost time",
     """## What it does
-    Compares batch sizes, precision, ZeRO stage, offloading, buckets and profilers of a DeepSpeed JSON file.
+    Compares the batch sizes, precision, ZeRO stage, offloading, buckets and profilers in a DeepSpeed JSON file.
 
     ## Why it costs
-    DeepSpeed refuses the settings when it builds the engine, ignores those that the stage does not support, or waits
+    DeepSpeed refuses the settings when it builds the engine, ignores settings that the stage does not support, or waits
     for the GPU in each step.
 
     ## How to recognize it
-    By literal values; `auto`, which the Trainer fills in, is not checked.
+    The rule looks at literal values; it does not check `auto`, which the Trainer fills in.
 
     ## What to do
-    Do what the finding says, then lint the file again.
+    Follow the advice of the finding, then lint the file again.
 
     ## When it is wrong
-    If the script changes the settings before it passes them on.
+    Ignore the finding if the script changes the settings before it passes them to DeepSpeed.
     """,
     reads="deepspeed",
     each="documents",
@@ -125,7 +126,7 @@ DEEPSPEED_SETTINGS = table_rule(
             ],
             severity=MEDIUM,
             message=(
-                "a profiler of DeepSpeed is left on (wall_clock_breakdown, flops_profiler, comms_logger): it waits for "
+                "a DeepSpeed profiler is left on (wall_clock_breakdown, flops_profiler, comms_logger): it waits for "
                 "the GPU in each step"
             ),
             advice="false",
@@ -164,19 +165,19 @@ ACCELERATE_SETTINGS = table_rule(
     "accelerate-settings",
     "accelerate settings contradict each other",
     """## What it does
-    Compares the machines, processes, ranks, addresses, FSDP and DeepSpeed parts of an accelerate YAML file.
+    Compares the machines, processes, ranks, addresses, and the FSDP and DeepSpeed sections in an accelerate YAML file.
 
     ## Why it costs
-    Machines wait for each other forever, GPUs stay idle, or a part that should save memory does nothing.
+    Machines wait for each other forever, GPUs stay idle, or a setting that should save memory does nothing.
 
     ## How to recognize it
-    By literal values. `likely` where an option of `accelerate launch` may replace the value.
+    The rule looks at literal values. The finding is `likely` if an option of `accelerate launch` may replace the value.
 
     ## What to do
-    Do what the finding says, then lint the file again.
+    Follow the advice of the finding, then lint the file again.
 
     ## When it is wrong
-    If you pass other values to `accelerate launch`.
+    Ignore the finding if you pass other values to `accelerate launch`.
     """,
     reads="accelerate",
     each="documents",
@@ -259,7 +260,7 @@ ACCELERATE_SETTINGS = table_rule(
         FieldCheck(
             at=lambda root, notes, kind: only(root["distributed_type"], root["use_cpu"].is_true and kind in SPREADS),
             severity=HIGH,
-            message="use_cpu: true with distributed_type {text}: the training runs on the CPU",
+            message="use_cpu: true with distributed_type {text}: training runs on the CPU",
             advice="use_cpu: false",
         ),
         FieldCheck(
@@ -267,7 +268,7 @@ ACCELERATE_SETTINGS = table_rule(
                 root["fsdp_config"], kind not in ("FSDP", "MULTI_GPU") and root["fsdp_config"].items
             ),
             severity=HIGH,
-            message="fsdp_config without distributed_type: FSDP does nothing: each GPU holds the whole model",
+            message="fsdp_config without distributed_type: FSDP does nothing: each GPU holds the entire model",
             advice="distributed_type: FSDP",
         ),
         FieldCheck(
@@ -318,8 +319,8 @@ ACCELERATE_SETTINGS = table_rule(
             ),
             severity=HIGH,
             message=(
-                "no wrapping (fsdp_auto_wrap_policy): the model is one unit, gathered whole on each GPU: no memory is "
-                "saved and nothing overlaps"
+                "no wrapping (fsdp_auto_wrap_policy): the model is one unit that each GPU gathers in full: no memory "
+                "is saved and nothing overlaps"
             ),
             advice="fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP, or SIZE_BASED_WRAP with fsdp_min_num_params",
         ),
@@ -343,7 +344,7 @@ ACCELERATE_SETTINGS = table_rule(
                 if field.text in ("NO_SHARD", "3", "NO_PREFETCH")
             ],
             severity=MEDIUM,
-            message="{text}: each GPU holds the whole model and its optimizer, or waits while parameters are gathered",
+            message="{text}: each GPU holds the entire model and its optimizer, or waits while parameters are gathered",
             advice="fsdp_sharding_strategy: FULL_SHARD, fsdp_backward_prefetch: BACKWARD_PRE",
         ),
     ),
@@ -366,22 +367,22 @@ def _is_part(field: Field) -> bool:
 
 LIGHTNING_SETTINGS = table_rule(
     "lightning-settings",
-    "settings of Lightning's Trainer waste time or lose the result",
+    "Lightning Trainer settings waste time or lose the result",
     """## What it does
-    Reads the `trainer:` part of a LightningCLI or Hydra YAML file: debugging switches, checkpoints, precision and
-    strategy.
+    Reads the debugging switches, checkpoints, precision and strategy in the `trainer:` section of a LightningCLI or
+    Hydra YAML file.
 
     ## Why it costs
-    A switch that is left on ends the training early, prevents saving, or slows every step.
+    A switch that is left on ends training early, prevents saving, or slows down every step.
 
     ## How to recognize it
-    By literal values. `likely` where a value may be intended.
+    The rule looks at literal values. The finding is `likely` if the value may be intended.
 
     ## What to do
     Remove the switch, and pass it on the command line for the one run that needs it.
 
     ## When it is wrong
-    If the file is for debugging only.
+    Ignore the finding if the file is for debugging only.
     """,
     reads="lightning",
     each="documents",
@@ -389,7 +390,7 @@ LIGHTNING_SETTINGS = table_rule(
         FieldCheck(
             at=when("fast_dev_run", lambda field: field.is_true or field.amount > 0),
             severity=HIGH,
-            message="fast_dev_run: {text} is left on: the training ends after a few batches and saves nothing",
+            message="fast_dev_run: {text} is left on: training ends after a few batches and saves nothing",
             advice="remove fast_dev_run",
         ),
         FieldCheck(
@@ -503,7 +504,7 @@ LIGHTNING_SETTINGS = table_rule(
                 and (saved["every_n_train_steps"] or saved["every_n_epochs"].number == 1)
             ],
             severity=MEDIUM,
-            message="save_top_k: -1 keeps every checkpoint: the disk fills up, and the training ends",
+            message="save_top_k: -1 keeps every checkpoint: the disk fills up, and training ends",
             advice="save_top_k: 3 and save_last: true",
         ),
         FieldCheck(
@@ -522,21 +523,21 @@ LIGHTNING_SETTINGS = table_rule(
 
 SKYPILOT_SETTINGS = table_rule(
     "skypilot-settings",
-    "settings of a SkyPilot task waste money or are refused",
+    "SkyPilot task settings waste money or are refused",
     """## What it does
     Looks at storage modes, mounts that hide folders, disk sizes and commands that never end.
 
     ## Why it costs
-    The machine does not come up, its disk fills, or it is paid for while nothing runs.
+    The machine does not come up, its disk fills, or you pay for it while nothing runs.
 
     ## How to recognize it
-    By literal values in the task.
+    The rule looks at literal values in the task.
 
     ## What to do
-    Do what the finding says, then lint the file again.
+    Follow the advice of the finding, then lint the file again.
 
     ## When it is wrong
-    If the value is given on the command line.
+    Ignore the finding if the value is given on the command line.
     """,
     reads="skypilot",
     each="documents",
@@ -592,21 +593,22 @@ def _is_network(volume: Field) -> bool:
 
 DSTACK_SETTINGS = table_rule(
     "dstack-settings",
-    "settings of a dstack run are refused or end it early",
+    "dstack settings are refused or end the run early",
     """## What it does
-    Looks at images with a Python version, utilization policies, idle durations and volumes of several nodes.
+    Looks for images that are combined with a Python version, and checks utilization policies, idle durations and
+    volumes that several nodes share.
 
     ## Why it costs
-    The run is refused, ends while it loads its data, or its instances are paid for while they are idle.
+    The run is refused, it ends while it loads its data, or you pay for its instances while they are idle.
 
     ## How to recognize it
-    By literal values in the file.
+    The rule looks at literal values in the file.
 
     ## What to do
-    Do what the finding says, then lint the file again.
+    Follow the advice of the finding, then lint the file again.
 
     ## When it is wrong
-    If a profile or an option of `dstack apply` sets other values.
+    Ignore the finding if a profile or an option of `dstack apply` sets other values.
     """,
     reads="dstack",
     each="documents",

@@ -17,25 +17,26 @@ MATTERS = re.compile(r"(?i)dropout|batch_?norm|torchvision|timm|transformers|res
 """Layers that behave differently in eval mode."""
 
 
-@lint_rule("eval-mode-kept", "after the first validation the model trains in eval mode", reads="python")
+@lint_rule("eval-mode-kept", "after the first validation, the model trains in eval mode", reads="python")
 def eval_mode_kept(script: LintedScript) -> Iterator[LintFinding]:
     """## What it does
-    Looks for `model.eval()` in a loop that trains, including in a function that the loop calls, where the next step
-    runs before anything calls `train()`.
+    Looks for `model.eval()` in a training loop or in a function that the loop calls, if the next step runs before
+    anything calls `train()`.
 
     ## Why it costs
-    `eval()` stays in force: after the first validation there is no dropout, and batch normalization keeps its
-    statistics. The training continues, but quietly learns worse.
+    `eval()` stays in effect: after the first validation, there is no dropout, and batch normalization keeps its
+    statistics. Training continues without an error, but the model learns less well.
 
     ## How to recognize it
-    By the calls of one iteration, in the order in which they run, followed into functions, twice.
+    The rule follows the calls of two successive iterations in the order in which they run, including calls in
+    functions.
 
     ## What to do
-    Call `model.train()` after each validation, or at the start of each step's loop.
+    Call `model.train()` after each validation, or at the start of each step.
 
     ## When it is wrong
-    If the model should train in eval mode, such as one whose batch normalization is frozen: then call `eval()` once,
-    before the loop.
+    Ignore the finding if the model should train in eval mode, for example because its batch normalization is frozen; in
+    that case, call `eval()` once, before the loop.
     """
     if not script.training:
         return
@@ -63,24 +64,25 @@ def eval_mode_kept(script: LintedScript) -> Iterator[LintFinding]:
                 )
 
 
-@lint_rule("validation-in-train-mode", "a validation or an inference runs in train mode", reads="python")
+@lint_rule("validation-in-train-mode", "validation or inference runs in train mode", reads="python")
 def validation_in_train_mode(script: LintedScript) -> Iterator[LintFinding]:
     """## What it does
-    Looks for a loop over a loader under `no_grad` whose model is never put into eval mode, or that calls `train()`
-    first.
+    Looks for a loop over a loader under `no_grad` that first calls `train()` or uses a model that is never put into
+    eval mode.
 
     ## Why it costs
-    Dropout drops activations of the measured samples, and batch normalization uses and updates the statistics of the
+    Dropout drops activations during the measurement, and batch normalization uses and updates its statistics with the
     validation data: results are noisy and worse, and the model has seen the validation set.
 
     ## How to recognize it
-    The model is trained or built here, and no `eval()` runs in the function, in its callers or anywhere in the file.
+    The model is trained or built in this file, and no `eval()` runs in the function, in its callers or anywhere else in
+    the file.
 
     ## What to do
-    `model.eval()` before the validation and `model.train()` after it.
+    Use `model.eval()` before the validation and `model.train()` after it.
 
     ## When it is wrong
-    If the model has neither dropout nor batch normalization.
+    Ignore the finding if the model has neither dropout nor batch normalization.
     """
     is_off = not script.models or script.has(
         r"\.eval\(|\.train\(False|train\(mode=False|set_eval|\.training = False|pipeline\("
@@ -101,7 +103,7 @@ def validation_in_train_mode(script: LintedScript) -> Iterator[LintFinding]:
 WITHOUT = re.compile(r"no_grad|inference_mode|set_grad_enabled|requires_grad|volatile|autograd")
 
 
-@lint_rule("gradients-in-validation", "a validation builds a graph that nothing uses", reads="python")
+@lint_rule("gradients-in-validation", "validation builds a graph that nothing uses", reads="python")
 def gradients_in_validation(script: LintedScript) -> Iterator[LintFinding]:
     """## What it does
     Looks for a loop over a loader, after `model.eval()`, that calls the model outside `torch.no_grad()`.
@@ -111,14 +113,14 @@ def gradients_in_validation(script: LintedScript) -> Iterator[LintFinding]:
     is slower, and limits the batch size.
 
     ## How to recognize it
-    `eval()` of a model, then a loop that calls the model and never calls `backward()`; neither the code around it nor
-    the function's callers turn gradients off.
+    The code calls `model.eval()`, and then a loop calls the model but never calls `backward()`. Neither the code around
+    the loop nor the function's callers turn gradients off.
 
     ## What to do
-    `with torch.no_grad():` around the loop, or `@torch.no_grad()` on the function.
+    Use `with torch.no_grad():` around the loop, or `@torch.no_grad()` on the function.
 
     ## When it is wrong
-    If a caller in another file turns gradients off, or the evaluation needs them.
+    Ignore the finding if a caller in another file turns gradients off, or if the evaluation needs gradients.
     """
     if not script.has(r"\.eval\(") or script.has(r"set_grad_enabled\(False|requires_grad_?\(?\s*=?\s*False"):
         return
@@ -148,7 +150,7 @@ def gradients_in_validation(script: LintedScript) -> Iterator[LintFinding]:
 EACH_STEP: dict[str, tuple[Severity, str]] = {
     "torch.cuda.empty_cache": (
         Severity.MEDIUM,
-        "frees cached memory: it waits for the device, and the allocator must request it again",
+        "frees cached memory: it waits for the device, and the allocator must request the memory again",
     ),
     "torch.cuda.synchronize": (
         Severity.MEDIUM,
@@ -158,11 +160,11 @@ EACH_STEP: dict[str, tuple[Severity, str]] = {
     "torch.cuda.ipc_collect": (Severity.MEDIUM, "waits for the device"),
     "torch.distributed.barrier": (Severity.MEDIUM, "waits for the slowest rank, which the all-reduce does anyway"),
     "torch.cuda.memory_summary": (Severity.LOW, "collects the allocator's statistics"),
-    "time.sleep": (Severity.MEDIUM, "keeps the device idle meanwhile"),
+    "time.sleep": (Severity.MEDIUM, "keeps the device idle in the meantime"),
     "torch.save": (Severity.HIGH, "writes a checkpoint while the device waits"),
-    ".save_pretrained": (Severity.HIGH, "writes the whole model while the device waits"),
-    "copy.deepcopy": (Severity.MEDIUM, "copies the whole object while the device waits"),
-    ".add_histogram": (Severity.MEDIUM, "copies whole tensors to the host and sorts them"),
+    ".save_pretrained": (Severity.HIGH, "writes the entire model while the device waits"),
+    "copy.deepcopy": (Severity.MEDIUM, "copies the entire object while the device waits"),
+    ".add_histogram": (Severity.MEDIUM, "copies entire tensors to the host and sorts them"),
     ".add_image": (Severity.MEDIUM, "encodes an image on the host"),
     ".add_images": (Severity.MEDIUM, "encodes images on the host"),
     ".add_figure": (Severity.MEDIUM, "draws a figure on the host"),
@@ -171,7 +173,7 @@ EACH_STEP: dict[str, tuple[Severity, str]] = {
     "torchvision.utils.save_image": (Severity.MEDIUM, "encodes and writes images on the host"),
     "cv2.imwrite": (Severity.MEDIUM, "encodes and writes an image on the host"),
     "wandb.Image": (Severity.MEDIUM, "encodes an image on the host"),
-    "wandb.Histogram": (Severity.MEDIUM, "copies a whole tensor to the host"),
+    "wandb.Histogram": (Severity.MEDIUM, "copies an entire tensor to the host"),
     "subprocess.run": (Severity.MEDIUM, "starts a process and waits for it"),
     "subprocess.check_output": (Severity.MEDIUM, "starts a process and waits for it"),
     "os.system": (Severity.MEDIUM, "starts a shell and waits for it"),
@@ -188,21 +190,23 @@ READS = ("item", "tolist", "cpu", "numpy")
 )
 def forced_wait_each_step(script: LintedScript, training: LoopStep) -> Iterator[LintFinding]:
     """## What it does
-    Looks for calls that stall each step: `torch.cuda.empty_cache`, `synchronize`, `gc.collect`, `sleep`, a checkpoint,
-    histograms, images and figures, processes.
+    Looks for calls that stall each step: `torch.cuda.empty_cache`, `synchronize`, `gc.collect`, `sleep`, saving a
+    checkpoint, logging histograms, images or figures, and starting processes.
 
     ## Why it costs
-    The host is busy or waits, the device's queue runs empty, and the device idles. After `empty_cache`, the allocator
-    must ask the driver for the same memory again. A checkpoint in each step takes longer than the step.
+    While the host is busy or waits, the device's queue runs empty, and the device idles. After `empty_cache`, the
+    allocator must ask the driver for the same memory again. A checkpoint in each step takes longer than the step.
 
     ## How to recognize it
     The call runs unconditionally in each iteration, directly or in a function that the loop calls.
 
     ## What to do
-    Remove it, or do it every N steps or once per epoch. You need to wait only around a time measurement.
+    Remove the call, or make it every N steps or once per epoch. Waiting for the device is needed only around a time
+    measurement.
 
     ## When it is wrong
-    If steps take minutes, or their sizes vary so much that memory fragments; then try `expandable_segments:True` first.
+    Ignore the finding if steps take minutes, or if their sizes vary so much that memory fragments. In the latter case,
+    try `expandable_segments:True` first.
     """
     told: set[str] = set()
     for event in training.events if training.steps else ():
@@ -233,19 +237,20 @@ def item_each_step(script: LintedScript, training: LoopStep) -> Iterator[LintFin
     Looks for `.item()`, `.cpu()`, `.tolist()`, `.numpy()` and `float()` on values that a training loop computes.
 
     ## Why it costs
-    The host waits until the device has computed the value, and has nothing queued when it continues. One read of the
-    loss costs little; several reads, one per parameter, or reads before `backward()` leave the device idle for a good
-    part of the step.
+    The host waits until the device has computed the value, and when the host continues, nothing is queued. One read of
+    the loss costs little; several reads, a read per parameter, or reads before `backward()` leave the device idle for a
+    large part of the step.
 
     ## How to recognize it
-    The call runs in each iteration on a value with a history. One or two reads are `low`; a loop of reads, more than
-    two, or a read of a whole output is `medium`.
+    The call runs in each iteration on a value that has an autograd history. The severity is `low` for one or two reads,
+    and `medium` for more than two, for a loop of reads, or for a read of an entire output.
 
     ## What to do
-    Add up `loss.detach()` on the device, and read it every N steps. The rule `host-sync` of `hotloop run` measures it.
+    Add up `loss.detach()` on the device, and read it every N steps. The rule `host-sync` of `hotloop run` measures the
+    cost.
 
     ## When it is wrong
-    If the next step depends on the value, or training is on a CPU.
+    Ignore the finding if the next step depends on the value, or if training runs on a CPU.
     """
     reads: dict[str, list[LoopCall]] = {"loss": [], "grad": []}
     for event in training.events if training.steps and not _is_epoch(script, training) else ():
@@ -285,22 +290,21 @@ KEEPS = ("append", "extend", "appendleft")
 @lint_rule("kept-graph", "a history keeps part of every step's graph", reads="python", each="training")
 def kept_graph(script: LintedScript, training: LoopStep) -> Iterator[LintFinding]:
     """## What it does
-    Looks for values with a history that a training loop adds to a sum, list, dict, attribute or meter that outlives the
-    step.
+    Looks for values with an autograd history that a training loop adds to a sum, list, dict, attribute or meter that
+    outlives the step.
 
     ## Why it costs
-    The tensor holds the graph of its step, often with all activations: memory grows with each step until it runs out,
-    and freeing it takes a moment.
+    The tensor holds the graph of its step, often with all activations: memory grows with each step until it runs out.
 
     ## How to recognize it
-    By data flow: the value comes from the model without `.item()`, `.detach()` or `float`, its container is created
-    outside the loop, and nothing calls `backward()` on it.
+    The rule follows the data flow: the value comes from the model without `.item()`, `.detach()` or `float`, its
+    container is created outside the loop, and nothing calls `backward()` on it.
 
     ## What to do
-    `total += loss.detach()`, which waits for nothing. `hotloop lint --fix` rewrites a plain sum.
+    Use `total += loss.detach()`, which does not wait for the device. `hotloop lint --fix` rewrites a plain sum.
 
     ## When it is wrong
-    If another function calls `backward()` on the sum.
+    Ignore the finding if another function calls `backward()` on the sum.
     """
     for target, value, node in _list_kept(script, training):
         name, shown = script.name(target), script.source(value)
@@ -390,20 +394,20 @@ def _is_reset(script: LintedScript, name: str, training: LoopStep, kept: ast.AST
 @lint_rule("carried-state", "a hidden state carries its graph to the next step", reads="python", each="training")
 def carried_state(script: LintedScript, training: LoopStep) -> Iterator[LintFinding]:
     """## What it does
-    Looks for a state that the model returns and gets again in the next step, without `detach()` in between.
+    Looks for a state that the model returns and gets as input in the next step, without `detach()` in between.
 
     ## Why it costs
-    The second `backward()` reaches the graph of the first, which is freed: it raises "Trying to backward through the
-    graph a second time". With `retain_graph=True` each step is slower than the one before.
+    The second `backward()` reaches the graph of the first step, which was freed: it raises "Trying to backward through
+    the graph a second time". With `retain_graph=True`, each step is slower than the step before.
 
     ## How to recognize it
-    In one loop, the name is an argument of the model and is bound to its result.
+    In one loop, the same name is passed to the model and assigned its result.
 
     ## What to do
-    `hidden = hidden.detach()` (each part of a tuple) at the start of the step.
+    Use `hidden = hidden.detach()` (each part of a tuple) at the start of the step.
 
     ## When it is wrong
-    If another function detaches it in place.
+    Ignore the finding if another function detaches the state in place.
     """
     text = script.text_of(training.container)
     for event in training.events if training.container is training.loop and training.steps else ():
@@ -432,17 +436,18 @@ def print_each_step(script: LintedScript, training: LoopStep) -> Iterator[LintFi
     Looks for `print` in the body of a training loop that steps an optimizer, outside any condition.
 
     ## Why it costs
-    A line per step is a write per step and rank, to a terminal, a pipe or a file on a shared file system. If the line
-    prints a tensor, the host first waits for the device.
+    A line per step means a write per step and rank, to a terminal, a pipe or a file on a shared file system. If the
+    line prints a tensor, the host first waits for the device.
 
     ## How to recognize it
-    The call runs in each iteration. It is `medium` where it reads a value that the step computed, else `low`.
+    The call runs in each iteration. The severity is `medium` if it reads a value that the step computed, and `low`
+    otherwise.
 
     ## What to do
     Print every N steps. The rule `logging-overhead` of `hotloop run` measures the cost.
 
     ## When it is wrong
-    If a step takes seconds: the cost of a line is then negligible.
+    Ignore the finding if a step takes seconds, because the cost of a line is then negligible.
     """
     logs = [one for one in training.events if one.name in ("print", "logging.info", "tqdm.tqdm.write", "tqdm.write")]
     logs += [one for one in training.events if one.name.endswith((".info", ".debug")) and "log" in one.name]
@@ -462,24 +467,26 @@ def print_each_step(script: LintedScript, training: LoopStep) -> Iterator[LintFi
     )
 
 
-@lint_rule("swallowed-errors", "errors of a training step are caught and ignored", reads="python", each="training")
+@lint_rule("swallowed-errors", "errors in a training step are caught and ignored", reads="python", each="training")
 def swallowed_errors(script: LintedScript, training: LoopStep) -> Iterator[LintFinding]:
     """## What it does
     Looks for `except:`, `except Exception` and `except RuntimeError` around a step, after which the loop continues with
     the next batch.
 
     ## Why it costs
-    A rank that skips a step leaves the others in their all-reduce until NCCL's timeout. On a single rank, it hides
-    out-of-memory errors and bugs: epochs pass in which nothing is learned, and half of a step's gradients remain.
+    If a rank skips a step, the other ranks wait in their all-reduce until NCCL's timeout. With a single rank, the
+    handler hides out-of-memory errors and bugs: epochs pass in which nothing is learned, and half of a step's gradients
+    remain.
 
     ## How to recognize it
-    `backward()` is in the `try`, and no handler raises again or ends the loop.
+    `backward()` is in the `try` block, and no handler raises the error again or ends the loop.
 
     ## What to do
-    Catch errors that you expect where they occur (a broken file: in the dataset), and let the rest end the run.
+    Catch errors that you expect where they occur (for a broken file, in the dataset), and let all other errors end the
+    run.
 
     ## When it is wrong
-    If the handler calls a function that ends the process.
+    Ignore the finding if the handler calls a function that ends the process.
     """
     parallel = script.calls_of(".DistributedDataParallel", ".DDP", ".init_process_group")
     sites = [one.site for one in script.events(training.loop) if one.call in {each.call for each in training.backwards}]
@@ -518,22 +525,22 @@ def swallowed_errors(script: LintedScript, training: LoopStep) -> Iterator[LintF
 @lint_rule("misused-scheduler", "a scheduler steps at the wrong time, in the wrong unit, or never", reads="python")
 def misused_scheduler(script: LintedScript) -> Iterator[LintFinding]:
     """## What it does
-    Looks for a scheduler that never steps, steps before the optimizer or in two loops, or whose length counts epochs
-    while it steps per batch, or the other way around.
+    Looks for a scheduler that never steps, that steps before the optimizer or in two loops, or whose length counts
+    epochs although it steps per batch (or the other way around).
 
     ## Why it costs
-    The learning rate follows another curve than intended: it stays constant, or falls to nothing in the first epoch.
-    OneCycleLR raises when it steps too often.
+    The learning rate does not follow the intended curve: it stays constant, or falls to nothing in the first epoch.
+    OneCycleLR raises an error if it steps too often.
 
     ## How to recognize it
-    The scheduler is built here; its `step()` calls are compared with the optimizer's in the loops that make them, and
-    its length with the numbers from which it is computed.
+    The scheduler is built in this file. The rule compares the loops in which it steps with those in which the optimizer
+    steps, and its length with the numbers from which the length is computed.
 
     ## What to do
-    Step it once per unit of its length, after `optimizer.step()`.
+    Step the scheduler once per unit of its length, after `optimizer.step()`.
 
     ## When it is wrong
-    If another file steps it, or the names of numbers suggest the wrong unit.
+    Ignore the finding if another file steps the scheduler, or if the names of the numbers suggest the wrong unit.
     """
     if not script.training or script.has(r"[Ll]ightning|[Dd]eepspeed|DeepSpeed|ignite|Trainer\(|\.run_epoch"):
         return
@@ -583,8 +590,8 @@ def misused_scheduler(script: LintedScript) -> Iterator[LintFinding]:
             (
                 per_batch and unit == "epochs" and not event.call.args,
                 Severity.HIGH,
-                f"counts epochs ({shown}) but steps every batch: the learning rate runs through its "
-                "schedule in a fraction of the training",
+                f"counts epochs ({shown}) but steps every batch: the learning rate runs through its schedule in a "
+                "fraction of the run",
             ),
             (
                 not per_batch and unit == "batches",
@@ -640,31 +647,32 @@ def _is_against(script: LintedScript, step: ast.Call, mode: ast.expr | None, mad
 
 
 BUILT = {
-    "optimizer": "an optimizer is built in every pass of the training's loop: its momentum and step count start over",
-    "scheduler": "a scheduler is built in every pass of the training's loop: its schedule starts over",
-    "scaler": "a GradScaler is built in every pass of the training's loop: its scale starts over",
-    "wrapped": "the model is wrapped in every pass of the training's loop: buckets and hooks are built again",
-    "compiled": "torch.compile runs in every pass of the training's loop: the model is compiled again",
+    "optimizer": "an optimizer is built in every pass of the training loop: its momentum and step count start over",
+    "scheduler": "a scheduler is built in every pass of the training loop: its schedule starts over",
+    "scaler": "a GradScaler is built in every pass of the training loop: its scale starts over",
+    "wrapped": "the model is wrapped in every pass of the training loop: buckets and hooks are built again",
+    "compiled": "torch.compile runs in every pass of the training loop: the model is compiled again",
 }
 
 
 @lint_rule("built-in-loop", "an object that should outlive the loop is built in it", reads="python")
 def built_in_loop(script: LintedScript) -> Iterator[LintFinding]:
     """## What it does
-    Looks for optimizers, schedulers, scalers, wrappers, `torch.compile` and seeds inside a loop that trains one model.
+    Looks for optimizers, schedulers, scalers, wrappers, `torch.compile` and seeds that are set up inside a loop that
+    trains a single model.
 
     ## Why it costs
-    An optimizer that is built again forgets its moments, a scheduler forgets its place, and a model is compiled again.
-    A constant seed in the loop repeats the same order and the same augmentations in each epoch.
+    An optimizer that is built again loses its moments, a scheduler starts over, and a model is compiled again. A
+    constant seed in the loop repeats the same order and the same augmentations in each epoch.
 
     ## How to recognize it
     The call runs in each pass of the loop, and the model is built outside it.
 
     ## What to do
-    Build it once, before the loop.
+    Build the object once, before the loop.
 
     ## When it is wrong
-    If each pass is a separate training.
+    Ignore the finding if each pass is a separate training run.
     """
     reported: set[ast.AST] = set()
     for loop, _ in script.epochs:
@@ -709,8 +717,8 @@ _ANOMALY = "anomaly detection checks every backward for NaN: training is several
 SWITCHES = {
     "torch.autograd.set_detect_anomaly": _ANOMALY,
     "torch.autograd.detect_anomaly": _ANOMALY,
-    "torch.autograd.profiler.profile": "the profiler records every operation of the training",
-    "torch.autograd.profiler.emit_nvtx": "emit_nvtx marks every operation of the training",
+    "torch.autograd.profiler.profile": "the profiler records every operation of the run",
+    "torch.autograd.profiler.emit_nvtx": "emit_nvtx marks every operation of the run",
     "torch.autograd.gradcheck": "gradcheck computes numeric gradients",
 }
 DEBUGS = r"detect_anomaly|profiler|gradcheck|CUDA_LAUNCH|_DEBUG|_WAIT"
@@ -721,22 +729,22 @@ VARIABLES = {
 }
 
 
-@lint_rule("debug-switch", "a switch for debugging slows the whole training", reads="python")
+@lint_rule("debug-switch", "a debugging switch slows down the entire run", reads="python")
 def debug_switch(script: LintedScript) -> Iterator[LintFinding]:
     """## What it does
     Looks for unconditional anomaly detection, profilers without a schedule, `CUDA_LAUNCH_BLOCKING` and the like.
 
     ## Why it costs
-    They make every step slower, up to several times, and stay on in production runs.
+    These switches make every step slower, up to several times, and stay on in production runs.
 
     ## How to recognize it
     The call or variable is in a file that trains, outside any condition, with a constant that turns it on.
 
     ## What to do
-    Remove it, or turn it on with an argument.
+    Remove the switch, or turn it on with an argument.
 
     ## When it is wrong
-    If the file exists to debug.
+    Ignore the finding if the file exists only for debugging.
     """
     if not script.has(DEBUGS) or not (script.training or script.calls_of(".fit", ".train")):
         return
@@ -760,11 +768,11 @@ def debug_switch(script: LintedScript) -> Iterator[LintFinding]:
 @lint_rule("repeated-forward", "the model computes the same batch twice in a step", reads="python", each="training")
 def repeated_forward(script: LintedScript, training: LoopStep) -> Iterator[LintFinding]:
     """## What it does
-    Looks for two identical calls of the trained model in one step, and for a whole validation in each step.
+    Looks for two identical calls of the trained model in one step, and for a complete validation pass in each step.
 
     ## Why it costs
-    The second forward takes as much time as the first, and with gradients as much memory. A validation in each step
-    costs more than the training.
+    The second forward takes as much time as the first and, with gradients, as much memory. Validation in each step
+    costs more than training itself.
 
     ## How to recognize it
     Both calls have the same code and run each time, and there is one backward call; or a loop over a loader runs under
@@ -774,7 +782,7 @@ def repeated_forward(script: LintedScript, training: LoopStep) -> Iterator[LintF
     Keep the output of the first call; validate once per epoch.
 
     ## When it is wrong
-    If the second call should differ, for example because of dropout.
+    Ignore the finding if the second call should give a different result, for example because of dropout.
     """
     seen: dict[str, LoopCall] = {}
     inner = script.iterates_loader(training.loop)
@@ -790,7 +798,7 @@ def repeated_forward(script: LintedScript, training: LoopStep) -> Iterator[LintF
         yield from script.report(
             inner and validates and script.runs_each_time(event.site, training.loop) and event.site,
             Severity.HIGH,
-            "a whole validation runs in every step: it costs more than the training",
+            "a complete validation pass runs in every step: it costs more than training itself",
             "validate once per epoch, or every N steps",
         )
         yield from script.report(

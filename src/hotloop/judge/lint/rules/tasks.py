@@ -51,17 +51,17 @@ LONE_NODES = table_rule(
 
     ## Why it costs
     Without `--nnodes`, every node trains its own model and writes to the same place; with a wrong number, node rank or
-    address, the rendezvous waits until its timeout. All GPUs are paid for, and only one node's work is kept, or none.
+    address, the rendezvous waits until its timeout. You pay for all GPUs, but only one node's work is kept, or none.
 
     ## How to recognize it
-    More than one node runs the command, and its options are literal or missing. `likely` for a plain `python` whose
-    script does not mention nodes.
+    More than one node runs the command, and its options are literal or missing. The finding is `likely` for a plain
+    `python` command whose script does not mention nodes.
 
     ## What to do
-    Give `--nnodes`, `--node-rank` and `--master-addr` (or `--rdzv-endpoint`) from the scheduler's variables.
+    Set `--nnodes`, `--node-rank` and `--master-addr` (or `--rdzv-endpoint`) from the scheduler's variables.
 
     ## When it is wrong
-    If each node should work alone, for example on one shard of a search.
+    Ignore the finding if each node should work alone, for example on one shard of a search.
     """,
     reads=JOBS,
     each="tasks",
@@ -73,7 +73,7 @@ LONE_NODES = table_rule(
             ),
             severity=HIGH,
             message=(
-                "only the node of rank 0 starts {2.script}: the rest of the {0.nodes} nodes are paid for but idle"
+                "only the node of rank 0 starts {2.script}: you pay for the rest of the {0.nodes} nodes, which are idle"
             ),
             advice="start it on each node, with its rank",
             confidence=LIKELY,
@@ -197,16 +197,17 @@ PROCESSES_AND_GPUS = table_rule(
     GPUs that the pod or machine asks for.
 
     ## Why it costs
-    More processes than GPUs fail with "invalid device ordinal"; fewer leave paid GPUs idle.
+    More processes than GPUs fail with "invalid device ordinal"; fewer processes leave GPUs idle that you pay for.
 
     ## How to recognize it
-    Both numbers are literal. `likely` for a plain `python` on several GPUs, whose script may start processes itself.
+    Both numbers are literal. The finding is `likely` for a plain `python` command on several GPUs, because its script
+    may start processes itself.
 
     ## What to do
     Set `--nproc-per-node` to the number of GPUs, or ask for fewer GPUs.
 
     ## When it is wrong
-    If one process drives several GPUs, as model-parallel inference does.
+    Ignore the finding if one process drives several GPUs, as model-parallel inference does.
     """,
     reads=JOBS,
     each="tasks",
@@ -287,17 +288,17 @@ FEW_CPUS = table_rule(
     Compares the CPU limit with the GPUs and with the loader workers that an option requests.
 
     ## Why it costs
-    Each rank needs a CPU for its Python process, and its workers need the rest. With fewer, batches arrive late and the
-    GPUs wait for tens of percent of each step.
+    Each rank needs a CPU for its Python process and more CPUs for its workers. With too few CPUs, batches arrive late,
+    and the GPUs wait for tens of percent of each step.
 
     ## How to recognize it
-    There are fewer CPUs than GPUs, or fewer than half of what ranks and workers can keep busy.
+    There are fewer CPUs than GPUs, or fewer than half as many CPUs as ranks and workers can keep busy.
 
     ## What to do
-    Ask for as many CPUs as the node has per GPU (12 to 24 each), or fewer workers.
+    Ask for as many CPUs per GPU as the node has (12 to 24), or use fewer workers.
 
     ## When it is wrong
-    If the data is already on the GPU and the loader has nothing to do.
+    Ignore the finding if the data is already on the GPU and the loader has nothing to do.
     """,
     reads=JOBS,
     each="tasks",
@@ -323,24 +324,25 @@ FEW_CPUS = table_rule(
 
 SWALLOWED_SIGNAL = table_rule(
     "swallowed-signal",
-    "a shell keeps the signal from the training",
+    "a shell keeps the signal from the training process",
     """## What it does
-    Looks for a training that a shell starts without `exec`, in a pipe or with commands after it, where the file shows
-    that the training should save when it is stopped (a grace period, `--save-on-sigterm`).
+    Looks for a training command that a shell starts without `exec`, in a pipe or with commands after it, if the file
+    shows that training should save when it is stopped (a grace period, `--save-on-sigterm`).
 
     ## Why it costs
-    The shell is process 1: it gets SIGTERM and does not pass it on. The training never gets the signal and is killed
-    when the grace period ends; its work since the last checkpoint is lost.
+    The shell is process 1: it gets SIGTERM and does not pass it on. The training process never gets the signal and is
+    killed when the grace period ends; its work since the last checkpoint is lost.
 
     ## How to recognize it
-    `sh -c` with anything but `exec`; `bash -c` with a pipe or with several commands. Since 5.1, bash replaces itself
-    with a plain last command, so several commands are `likely`.
+    The container runs `sh -c` without `exec`, or `bash -c` with a pipe or several commands. Since version 5.1, bash
+    replaces itself with a plain last command, so the finding is `likely` for several commands.
 
     ## What to do
     Put `exec torchrun ...` last; for a log, put `exec > >(tee -a LOG) 2>&1` before it, or use a trap that waits.
 
     ## When it is wrong
-    If the image has an init that signals the whole group (`tini -g`), or the pod shares its process namespace.
+    Ignore the finding if the image has an init program that signals the entire process group (`tini -g`), or if the pod
+    shares its process namespace.
     """,
     reads="kubernetes dstack",
     each="tasks",
@@ -361,7 +363,7 @@ SWALLOWED_SIGNAL = table_rule(
                 "the pipe keeps SIGTERM from {2.script}: the shell is process 1 and keeps the signal, so nothing is "
                 "saved before the kill"
             ),
-            advice="exec > >(tee -a LOG) 2>&1, then exec the training",
+            advice="exec > >(tee -a LOG) 2>&1, then exec the training command",
         ),
         FieldCheck(
             at=lambda task, command, launch: only(
@@ -372,7 +374,7 @@ SWALLOWED_SIGNAL = table_rule(
                 "{0.shell} keeps SIGTERM from {2.script}, which starts without exec: the shell is process 1 and "
                 "does not pass signals on, so nothing is saved before the kill"
             ),
-            advice="exec the training as the last command",
+            advice="exec the training command as the last command",
             confidence=LIKELY,
         ),
     ),
@@ -391,23 +393,24 @@ _HOLDS = re.compile(r"sleep\s+(inf|\d{4,}|\d+[hd])|tail\s+-f\s+/dev/null")
 
 LOST_EXIT_CODE = table_rule(
     "lost-task-exit-code",
-    "a failed training counts as a success or goes unnoticed",
+    "a failed training run counts as a success or goes unnoticed",
     """## What it does
-    Looks at how the script handles the training's exit code: pipes without `pipefail`, `|| true`, `&` without `wait`,
-    `sleep infinity` after it.
+    Looks at how the script handles the exit code of the training command: finds pipes without `pipefail`, `|| true`,
+    `&` without `wait`, and `sleep infinity` after the command.
 
     ## Why it costs
-    A failed training ends as succeeded: nothing restarts it, and nobody notices. A training in the background is killed
-    when the script ends; a training followed by a sleep holds its GPUs forever.
+    A failed run counts as succeeded: nothing restarts it, and nobody notices. A training process in the background is
+    killed when the script ends; if a sleep follows the training command, the job holds its GPUs forever.
 
     ## How to recognize it
-    By the operator that joins the training to the next command, and `set -o pipefail` before it.
+    The rule looks at the operator between the training command and the next command, and at `set -o pipefail` before
+    them.
 
     ## What to do
-    Use `set -o pipefail` and `wait` at the end, and no `|| true` or sleep after the training.
+    Use `set -o pipefail` and `wait` at the end, and no `|| true` or sleep after the training command.
 
     ## When it is wrong
-    If somebody reads the log, or keeps the pod to inspect it.
+    Ignore the finding if somebody reads the log, or keeps the pod in order to inspect it.
     """,
     reads=JOBS,
     each="tasks",
@@ -437,7 +440,7 @@ LOST_EXIT_CODE = table_rule(
         FieldCheck(
             at=lambda task, command, launch: [one for one in _after(task, command) if _HOLDS.match(one.text)],
             severity=HIGH,
-            message="{text} after {2.script}: the GPUs are held forever after the training has ended",
+            message="{text} after {2.script}: the job holds its GPUs forever after training has ended",
             advice="remove it",
         ),
         FieldCheck(
@@ -465,17 +468,17 @@ BASH_IN_SH = table_rule(
     Looks for `source`, `[[`, `set -o pipefail` and `<( )` in a script that `sh -c` runs.
 
     ## Why it costs
-    In Debian's and Ubuntu's images `sh` is dash: "source: not found", "Illegal option -o pipefail". The command is
-    skipped, or the container ends before the training begins.
+    In Debian's and Ubuntu's images, `sh` is dash, which reports "source: not found" or "Illegal option -o pipefail".
+    The command is skipped, or the container ends before training begins.
 
     ## How to recognize it
-    The command is `sh -c` or `/bin/sh -c`. `likely`, as sh is bash in some images.
+    The command is `sh -c` or `/bin/sh -c`. The finding is `likely`, because sh is bash in some images.
 
     ## What to do
     Use `bash -c`, or `. FILE` instead of source.
 
     ## When it is wrong
-    If sh is bash in the image, as in Red Hat's, or busybox supports the syntax.
+    Ignore the finding if sh is bash in the image, as in Red Hat's images, or if busybox supports the syntax.
     """,
     reads="kubernetes dstack",
     each="tasks",
@@ -505,22 +508,22 @@ LOST_CHECKPOINTS = table_rule(
     "lost-checkpoints",
     "checkpoints are written to a place that does not last",
     """## What it does
-    Follows the folders that the training gets for checkpoints and output (`--ckpt`, `--output-dir`, `CKPT_DIR`) to
-    their volume, bucket or disk.
+    Traces the folders that the training command gets for checkpoints and output (`--ckpt`, `--output-dir`, `CKPT_DIR`)
+    to their volume, bucket or disk.
 
     ## Why it costs
     Files on the container's own disk, in an emptyDir or in a bucket that is mounted in `COPY` mode disappear with the
-    pod or machine: after an eviction the training starts over, and after its end the model is gone. On a read-only
-    mount, the first save fails.
+    pod or machine: after an eviction, training starts over, and after the end of the run, the model is gone. On a
+    read-only mount, the first save fails.
 
     ## How to recognize it
-    By the longest mount path with which the folder begins, or none.
+    The rule looks for the longest mount path that contains the folder; there may be none.
 
     ## What to do
-    Mount a claim or a `MOUNT` or `MOUNT_CACHED` bucket at that folder; or use a remote path (`s3://`, `gs://`).
+    Mount a claim or a `MOUNT` or `MOUNT_CACHED` bucket at that folder, or use a remote path (`s3://`, `gs://`).
 
     ## When it is wrong
-    If the program uploads its files, or you do not need them.
+    Ignore the finding if the program uploads its files, or you do not need them.
     """,
     reads=JOBS,
     each="tasks",
@@ -543,24 +546,25 @@ _RESUMES = re.compile(r"(?i)resume|restart|restore|load|latest|continue|auto|\.s
 
 SPOT_WITHOUT_RETRY = table_rule(
     "spot-without-retry",
-    "a training on spot nodes is not restarted, or starts from scratch",
+    "training on spot nodes is not restarted, or starts from scratch",
     """## What it does
-    Looks for spot or preemptible machines with retries turned off, and for a training on them that saves nothing or
-    never resumes.
+    Looks for spot or preemptible machines with retries turned off, and for training commands on such machines that save
+    nothing or never resume.
 
     ## Why it costs
-    Spot machines are taken away, often several times a day. Without a retry, the training ends there; without a
+    Spot machines are taken away, often several times a day. Without a retry, training ends at that point; without a
     checkpoint, it starts from scratch.
 
     ## How to recognize it
-    By `use_spot`, `spot_policy`, node selectors and tolerations of spot pools; `backoffLimit: 0` or no `retry`; options
-    and variables that name a checkpoint or `resume`.
+    The rule recognizes spot machines by `use_spot`, `spot_policy`, node selectors and tolerations for spot pools;
+    missing retries by `backoffLimit: 0` or the absence of `retry`; and saving by options and variables that name a
+    checkpoint or `resume`.
 
     ## What to do
     Set the retry (`backoffLimit`, `retry`, `sky jobs launch`), save often and resume from the newest checkpoint.
 
     ## When it is wrong
-    If the script saves and resumes without an option.
+    Ignore the finding if the script saves and resumes without an option.
     """,
     reads=JOBS,
     each="tasks",
@@ -574,7 +578,7 @@ SPOT_WITHOUT_RETRY = table_rule(
             at=lambda task, shown: only(ReadPlace(task.spot_line, ""), not task.retries),
             severity=HIGH,
             message=(
-                "the first interruption of a spot machine ends the training: no retry (backoffLimit, retry, "
+                "the first interruption of a spot machine ends training: no retry (backoffLimit, retry, "
                 "job_recovery) starts it again"
             ),
             advice="allow retries: backoffLimit, retry with on_events: [interruption], sky jobs launch",
@@ -582,7 +586,7 @@ SPOT_WITHOUT_RETRY = table_rule(
         FieldCheck(
             at=lambda task, shown: only(ReadPlace(task.spot_line, ""), task.retries and not _SAVES.search(shown)),
             severity=HIGH,
-            message="on spot machines without a checkpoint: each interruption restarts the training from scratch",
+            message="on spot machines without a checkpoint: each interruption restarts training from scratch",
             advice="save to a volume or bucket, and resume from the newest checkpoint",
             confidence=LIKELY,
         ),
@@ -593,7 +597,8 @@ SPOT_WITHOUT_RETRY = table_rule(
             ),
             severity=MEDIUM,
             message=(
-                "on spot machines it saves checkpoints but never resumes: each interruption restarts it from scratch"
+                "on spot machines, training saves checkpoints but never resumes: each interruption restarts it from "
+                "scratch"
             ),
             advice="--resume from the newest checkpoint",
             confidence=LIKELY,
@@ -607,22 +612,22 @@ _LONG = r"train|takes|runs?\b|epoch|hours|days|max[-_.]?(time|hours)|duration"
 
 EARLY_DEADLINE = table_rule(
     "early-deadline",
-    "a time limit ends the training before it is done",
+    "a time limit ends training before it is done",
     """## What it does
     Compares `activeDeadlineSeconds` or `max_duration` with the duration that a comment or option in the file states, or
-    with an hour for a training on GPUs.
+    with one hour for a training job on GPUs.
 
     ## Why it costs
     The limit covers all retries from the start. When it is reached, the pods are killed and not restarted.
 
     ## How to recognize it
-    By a literal limit. `likely`, as only you know how long the training takes.
+    The limit is a literal value. The finding is `likely`, because only you know how long training takes.
 
     ## What to do
-    Raise it above the longest run that you expect, retries included.
+    Set the limit to more than the longest run that you expect, retries included.
 
     ## When it is wrong
-    If the job is a short test, or the limit should stop it.
+    Ignore the finding if the job is a short test, or the limit should stop it.
     """,
     reads=JOBS,
     each="tasks",
@@ -633,7 +638,7 @@ EARLY_DEADLINE = table_rule(
                 ReadPlace(task.lines["limit"], f"{task.limit_s:g}"), task.limit_s < task.stated_s(_LONG)
             ),
             severity=HIGH,
-            message="killed after {text} s, retries included, but the file says that it takes longer",
+            message="killed after {text} s, retries included, but the file says that the run takes longer",
             advice="raise the limit above the longest run, or remove it",
             confidence=LIKELY,
         ),
@@ -643,7 +648,7 @@ EARLY_DEADLINE = table_rule(
                 task.limit_s < 3600 and not task.stated_s(_LONG) and task.gpus,
             ),
             severity=MEDIUM,
-            message="killed after {text} s, retries included: short for a training",
+            message="killed after {text} s, retries included: this is short for a training job",
             advice="raise the limit above the longest run, or remove it",
             confidence=LIKELY,
         ),
@@ -662,7 +667,7 @@ LEFT_OVER = (
     ("NCCL_SHM_DISABLE", r"1$", MEDIUM, -2, "ranks of a node exchange through sockets, not shared memory"),
     ("NCCL_P2P_LEVEL", r"(?i)(LOC|0)$", MEDIUM, -2, "GPUs of a node exchange gradients through the host, not NVLink"),
     ("NCCL_DEBUG", r"(?i)trace$", MEDIUM, 1, "each NCCL call is logged"),
-    ("TORCH_DISTRIBUTED_DEBUG", r"(?i)detail$", MEDIUM, 1, "every collective is checked on all ranks first"),
+    ("TORCH_DISTRIBUTED_DEBUG", r"(?i)detail$", MEDIUM, 1, "every collective is first checked on all ranks"),
     (
         "PYTORCH_NO_CUDA_MEMORY_CACHING",
         _TRUE,
@@ -672,7 +677,7 @@ LEFT_OVER = (
     ),
     ("NVIDIA_TF32_OVERRIDE", r"0$", MEDIUM, 1, "TF32 is off: fp32 matmuls run at a fraction of their speed"),
     ("TORCHDYNAMO_DISABLE|TORCH_COMPILE_DISABLE", _TRUE, MEDIUM, 1, "torch.compile does nothing"),
-    ("CUDA_VISIBLE_DEVICES", r"(-1)?$", HIGH, 1, "no GPU is visible: the training runs on the CPU or fails"),
+    ("CUDA_VISIBLE_DEVICES", r"(-1)?$", HIGH, 1, "no GPU is visible: training runs on the CPU or fails"),
     ("NVIDIA_VISIBLE_DEVICES", r"(?i)(none|void)?$", HIGH, 1, "the container gets no GPU"),
     ("MASTER_ADDR", LOCAL.pattern, HIGH, 2, "each node waits for the others on itself"),
     ("RANK|NODE_RANK|PET_NODE_RANK", r"\d+$", HIGH, 2, _RANK),
@@ -681,24 +686,27 @@ LEFT_OVER = (
 effect."""
 
 
-@lint_rule("left-over-variable", "a variable slows the training or keeps its nodes apart", reads=JOBS, each="tasks")
+@lint_rule("left-over-variable", "a variable slows down training or keeps its nodes apart", reads=JOBS, each="tasks")
 def left_over_variable(file: object, task: Task) -> Iterator[LintFinding]:
     """## What it does
-    Looks for variables left from debugging or from other machines: `CUDA_LAUNCH_BLOCKING`, `NCCL_IB_DISABLE`,
-    `NCCL_P2P_DISABLE`, `NCCL_SOCKET_IFNAME=lo`, `TORCH_DISTRIBUTED_DEBUG=DETAIL`, a fixed `RANK`, a local
-    `MASTER_ADDR`.
+    Looks for variables that are left over from debugging or from other machines: `CUDA_LAUNCH_BLOCKING`,
+    `NCCL_IB_DISABLE`, `NCCL_P2P_DISABLE`, `NCCL_SOCKET_IFNAME=lo`, `TORCH_DISTRIBUTED_DEBUG=DETAIL`, a fixed `RANK`, a
+    local `MASTER_ADDR`.
 
     ## Why it costs
-    They affect every step: kernels run one after the other, gradients take a slow path, or the nodes never meet.
+    These variables affect every step: kernels run one after the other, gradients take a slow path, or the nodes never
+    connect to each other.
 
     ## How to recognize it
-    By the variable and its value, in the file or exported by its script; network variables with several nodes or GPUs.
+    The variable has such a value in the file or is exported by the script in the file. Network variables count only
+    with several nodes or GPUs.
 
     ## What to do
-    Remove it. Set such variables by hand in the run that you debug.
+    Remove the variable. Set such variables by hand in the run that you debug.
 
     ## When it is wrong
-    If the machine needs it: no InfiniBand, or GPUs that cannot reach each other.
+    Ignore the finding if the machine needs the variable because it has no InfiniBand, or because its GPUs cannot reach
+    each other.
     """
     for variable in task.assigned if task.gpus or task.is_training else ():
         for names, faulty, severity, least, effect in LEFT_OVER:
@@ -734,16 +742,17 @@ PLAIN_SECRET = table_rule(
     Looks for variables that are named like a secret and have a literal value.
 
     ## Why it costs
-    Anyone who reads the repository, the object or the run's log has it. Once shared, it must be revoked.
+    Anyone who reads the repository, the object or the run's log has the secret. Once it is shared, it must be revoked.
 
     ## How to recognize it
     The name ends in TOKEN, SECRET, PASSWORD or KEY, and the value is not a placeholder.
 
     ## What to do
-    `valueFrom: secretKeyRef`, `secrets:` of SkyPilot, or a bare name (dstack) which takes the value from your shell.
+    Use `valueFrom: secretKeyRef`, SkyPilot's `secrets:`, or in dstack a bare name, which takes the value from your
+    shell.
 
     ## When it is wrong
-    If the value is public, such as a key for a local test.
+    Ignore the finding if the value is public, such as a key for a local test.
     """,
     reads=JOBS,
     each="tasks",

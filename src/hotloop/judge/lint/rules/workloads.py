@@ -63,19 +63,19 @@ def unknown_field(manifests: Manifests, known: tuple[Field, str]) -> Iterator[Li
     required fields.
 
     ## Why it costs
-    kubectl refuses the object (strict since 1.27), or silently drops the field: a `restartPolicy` one level too high, a
-    `nodeSelectors`, a number where a quoted string is required.
+    kubectl refuses the object (strict since 1.27), or silently drops the field: for example a `restartPolicy` one level
+    too high, a misspelled `nodeSelectors`, or a number where a quoted string is required.
 
     ## How to recognize it
-    By the field tables of `hotloop launch`, for the version that the file names. `likely` where no known name is close:
-    a newer version may have the field.
+    The rule uses the field tables of `hotloop launch` for the API version that the file names. The finding is `likely`
+    if no known name is close, because a newer version may have the field.
 
     ## What to do
-    Write the intended name, indent the field where it belongs, put numbers in quotes. `kubectl apply --dry-run=server`
+    Write the intended name, move the field to its level, or put the number in quotes. `kubectl apply --dry-run=server`
     asks the cluster.
 
     ## When it is wrong
-    If the cluster's version is newer than the tables, or the file is a patch.
+    Ignore the finding if the cluster's version is newer than the tables, or the file is a patch.
     """
     yield from judge_fields(*known, is_part=manifests.is_based)
 
@@ -90,13 +90,13 @@ REMOVED_API_VERSION = table_rule(
     The API server responds "no matches for kind" and does not create the object.
 
     ## How to recognize it
-    `apiVersion` was removed in 1.26 or earlier, or is not the kind's.
+    `apiVersion` was removed in 1.26 or earlier, or does not contain the kind.
 
     ## What to do
-    Write a version that is served; `kubectl explain KIND` names it.
+    Write a version that the cluster serves; `kubectl explain KIND` shows it.
 
     ## When it is wrong
-    If the cluster is older than the removal.
+    Ignore the finding if the cluster is so old that it still serves the version.
     """,
     reads="kubernetes",
     each="objects",
@@ -137,8 +137,8 @@ JOB_RESTART_POLICY = table_rule(
     "job-restart-policy",
     "a Job's pods have a restart policy that Jobs do not allow",
     """## What it does
-    Looks for a Job, CronJob or JobSet whose pods have no `restartPolicy`, or `Always`, and for servers whose pods have
-    any other policy than `Always`.
+    Looks for a Job, CronJob or JobSet whose pods have no `restartPolicy` or have `Always`, and for servers whose pods
+    have a policy other than `Always`.
 
     ## Why it costs
     The API server refuses the object: a Job needs `Never` or `OnFailure`, and the default is `Always`.
@@ -147,10 +147,10 @@ JOB_RESTART_POLICY = table_rule(
     The pod template has containers with images, but not the required policy.
 
     ## What to do
-    `restartPolicy: Never`, and `backoffLimit` for the number of restarts of a failed training.
+    Use `restartPolicy: Never`, and `backoffLimit` for the number of restarts of a failed training run.
 
     ## When it is wrong
-    If the file is a patch that another file completes.
+    Ignore the finding if the file is a patch that another file completes.
     """,
     reads="kubernetes",
     each="objects",
@@ -215,17 +215,17 @@ JOB_POLICY = table_rule(
     `ttlSecondsAfterFinished` of a Job with each other and with its pods.
 
     ## Why it costs
-    The API server refuses the Job, ranks wait for pods that are never started, an eviction fails the whole training, or
-    its logs are gone.
+    The API server refuses the Job, ranks wait for pods that are never started, an eviction fails the entire job, or the
+    job's logs are gone.
 
     ## How to recognize it
-    By the rules of the API (batch/v1) and the variables that the command reads.
+    The rule knows the constraints of the batch/v1 API, and looks at the variables that the command reads.
 
     ## What to do
-    Do what the finding says, then lint the file again.
+    Follow the advice of the finding, then lint the file again.
 
     ## When it is wrong
-    If a webhook of the cluster first changes the Job.
+    Ignore the finding if a webhook in the cluster first changes the Job.
     """,
     reads="kubernetes",
     each="objects",
@@ -242,7 +242,7 @@ JOB_POLICY = table_rule(
         FieldCheck(
             at=lambda job, pod: _evictions(job),
             severity=HIGH,
-            message="exit codes 137 and 143 also come from an eviction: the first one fails the whole Job",
+            message="exit codes 137 and 143 also come from an eviction: the first one fails the entire Job",
             advice="put a rule with action: Ignore and onPodConditions DisruptionTarget first",
         ),
         FieldCheck(
@@ -291,8 +291,8 @@ JOB_POLICY = table_rule(
             ),
             severity=MEDIUM,
             message=(
-                "{text} s after its end, the Job is deleted with its pods and logs: a failure overnight leaves "
-                "nothing to read"
+                "{text} s after its end, the Job is deleted with its pods and logs: a failure overnight leaves no "
+                "logs to read"
             ),
             advice="ttlSecondsAfterFinished: 86400",
         ),
@@ -340,21 +340,21 @@ WORKLOAD_SETTINGS = table_rule(
     "workload-settings",
     "an object cannot serve its purpose",
     """## What it does
-    Looks at trainings in a Deployment or StatefulSet, overlapping runs of a CronJob, suspended jobs without a queue,
-    selectors, container names, ranks per node, elastic and gang sizes, and storage classes.
+    Looks for training in a Deployment or StatefulSet, overlapping runs of a CronJob, and suspended jobs without a
+    queue. Also checks selectors, container names, ranks per node, elastic and gang sizes, and storage classes.
 
     ## Why it costs
-    A training in a Deployment starts again when it is done; ranks that start one after the other wait forever; other
-    objects are refused or stay pending.
+    A Deployment starts training again when it is done; ranks that start one after the other wait forever; other objects
+    are refused or stay pending.
 
     ## How to recognize it
-    By fields of one object that contradict each other or its purpose.
+    Fields of the object contradict each other or the object's purpose.
 
     ## What to do
-    Do what the finding says, then lint the file again.
+    Follow the advice of the finding, then lint the file again.
 
     ## When it is wrong
-    If your own controller runs the object.
+    Ignore the finding if your own controller runs the object.
     """,
     reads="kubernetes",
     each="objects",
@@ -363,7 +363,7 @@ WORKLOAD_SETTINGS = table_rule(
         FieldCheck(
             at=lambda one: only(one["kind"], _controllers(one) and any(map(_trains, find_pods(one)[:1]))),
             severity=HIGH,
-            message="a {text} restarts the training forever, even after it succeeds: use a Job",
+            message="a {text} restarts training forever, even after it succeeds: use a Job",
             advice="kind: Job with restartPolicy: Never",
             confidence=LIKELY,
         ),
@@ -539,20 +539,22 @@ IDLE_AUTOSCALER = table_rule(
     "an autoscaler cannot work",
     """## What it does
     Compares HorizontalPodAutoscalers, VerticalPodAutoscalers and ScaledObjects with the objects that they scale: the
-    target's kind and name, its requests, the metrics and the bounds.
+    target's kind, name and requests, the metrics, and the bounds.
 
     ## Why it costs
     The autoscaler reports an error in its events and never scales, or it watches the CPU while the work is on the GPU:
-    requests wait while GPUs are free, or GPUs are held without work.
+    requests wait while GPUs are free, or GPUs are held although there is no work.
 
     ## How to recognize it
-    By the target and the metric sources as the API defines them. The target is looked up in the folder.
+    The rule checks the target and the metric sources against the API's definitions, and looks up the target in the
+    folder.
 
     ## What to do
-    Do what the finding says; `kubectl describe hpa` shows its conditions.
+    Follow the advice of the finding; `kubectl describe hpa` shows the autoscaler's conditions.
 
     ## When it is wrong
-    If the cluster has a metrics server that serves other resources, or the target is in another repository.
+    Ignore the finding if the cluster has a metrics server that serves other resources, or the target is in another
+    repository.
     """,
     reads="kubernetes",
     each="objects",
@@ -610,7 +612,7 @@ IDLE_AUTOSCALER = table_rule(
             severity=MEDIUM,
             message=(
                 "the work is on the GPU, but this scales by {text} use, which does not show its load: requests wait, "
-                "or GPUs are held without work"
+                "or GPUs are held although there is no work"
             ),
             advice="scale by waiting requests or GPU utilization: a Pods or External metric, or KEDA",
         ),
@@ -694,16 +696,16 @@ BLOCKING_BUDGET = table_rule(
     Compares `minAvailable` and `maxUnavailable` of a PodDisruptionBudget with the replicas that it protects.
 
     ## Why it costs
-    A drain waits for a pod that may never be evicted: node upgrades and scale-downs hang until they are forced.
+    Draining a node waits for a pod that may never be evicted: node upgrades and scale-downs hang until they are forced.
 
     ## How to recognize it
-    `maxUnavailable: 0`, `minAvailable: 100%`, or as many as the replicas.
+    The budget has `maxUnavailable: 0`, `minAvailable: 100%`, or a `minAvailable` that equals the number of replicas.
 
     ## What to do
-    `maxUnavailable: 1`, or no budget for a single replica.
+    Use `maxUnavailable: 1`, or no budget if there is a single replica.
 
     ## When it is wrong
-    If the budget should stop people who drain nodes by hand.
+    Ignore the finding if the budget should stop people who drain nodes by hand.
     """,
     reads="kubernetes",
     each="objects",
@@ -747,7 +749,7 @@ def _is_single(claim: Field) -> bool:
 
 SINGLE_NODE_VOLUME = table_rule(
     "single-node-volume",
-    "a volume that attaches to one node is used by pods on several",
+    "pods on several nodes use a volume that attaches to only one node",
     """## What it does
     Compares the access modes of a claim (in the same folder) with the number of pods that mount it, and looks for
     claims in another namespace.
@@ -757,13 +759,13 @@ SINGLE_NODE_VOLUME = table_rule(
     and the running ranks wait for them. A claim in another namespace leaves the pod pending.
 
     ## How to recognize it
-    `parallelism` or `replicas` is above one, or a rolling update runs two pods for a while (medium).
+    `parallelism` or `replicas` is greater than one, or a rolling update runs two pods for a while (medium).
 
     ## What to do
     Use a ReadWriteMany storage class, one claim per pod (`volumeClaimTemplates`), or `strategy: Recreate`.
 
     ## When it is wrong
-    If all pods are placed on one node.
+    Ignore the finding if all pods are placed on one node.
     """,
     reads="kubernetes",
     each="pods",
@@ -865,13 +867,14 @@ UNREACHABLE_SERVICE = table_rule(
     wait until their timeout for an address that does not exist; a Service that selects nothing never responds.
 
     ## How to recognize it
-    By names and labels in the folder. `likely`, as an object may be created elsewhere.
+    The rule compares names and labels in the folder. The finding is `likely`, because an object may be created
+    elsewhere.
 
     ## What to do
     Set `clusterIP: None`, select the pods' labels, and make `subdomain` equal to the Service's name.
 
     ## When it is wrong
-    If another tool creates the Service or the pods.
+    Ignore the finding if another tool creates the Service or the pods.
     """,
     reads="kubernetes",
     each="objects",
@@ -986,17 +989,17 @@ RESERVED_VARIABLE = table_rule(
     PyTorchJob.
 
     ## Why it costs
-    The operator sets them for each pod. Kubeflow's trainer refuses a job that sets them, or the nodes disagree about
-    where they meet.
+    The operator sets these variables for each pod. If a job sets them, Kubeflow's trainer refuses the job, or the nodes
+    disagree about the address of the rendezvous.
 
     ## How to recognize it
     A TrainJob, a runtime with a `torch` policy or a PyTorchJob has such a name in a container's `env`.
 
     ## What to do
-    Remove them, and set `trainer.numNodes` and `trainer.numProcPerNode`, or the replicas.
+    Remove the variables, and set `trainer.numNodes` and `trainer.numProcPerNode`, or the replicas.
 
     ## When it is wrong
-    If the runtime does not start torchrun.
+    Ignore the finding if the runtime does not start torchrun.
     """,
     reads="kubernetes",
     each="objects",
@@ -1067,14 +1070,15 @@ UNADMITTED_JOB = table_rule(
     fails.
 
     ## How to recognize it
-    A resource that the ClusterQueue does not cover, or less quota than one job needs; taints on every flavor that the
-    pods do not tolerate; a queue that does not exist, or is in another namespace.
+    The ClusterQueue does not cover a resource or has less quota than the job needs; every flavor has a taint that the
+    pods do not tolerate; or the queue does not exist or is in another namespace.
 
     ## What to do
     Cover the resource, raise the quota, add the toleration, or name the intended queue.
 
     ## When it is wrong
-    If Kueue is configured to ignore resources (`excludeResourcePrefixes`), or the queue is created elsewhere.
+    Ignore the finding if Kueue is configured to ignore resources (`excludeResourcePrefixes`), or the queue is created
+    elsewhere.
     """,
     reads="kubernetes",
     each="objects",
@@ -1115,7 +1119,7 @@ UNADMITTED_JOB = table_rule(
                 and amount.number * pod.count > _quota(cluster, amount.name) > 0
             ],
             severity=HIGH,
-            message="{text} in each pod of the job exceeds the ClusterQueue's quota: it is never admitted",
+            message="{text} in each pod of the job exceeds the ClusterQueue's quota: the job is never admitted",
             advice="raise nominalQuota, or ask for less",
         ),
         FieldCheck(

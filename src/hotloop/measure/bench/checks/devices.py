@@ -21,12 +21,12 @@ def check_torch(host: Host, answer: ResultMaker) -> MachineCheck:
     error = host.fact("torch_error")
     if isinstance(error, Mapping) and error.get("missing"):
         return answer.unknown(
-            f"{host.interpreter} has no torch", fix="hotloop doctor --python PATH, with the training's Python"
+            f"{host.interpreter} has no torch", fix="hotloop doctor --python PATH, with the Python used for training"
         )
     if isinstance(error, Mapping):
         return answer.harmful(
             f"import torch fails: {redact_text(str(error.get('message')))}",
-            why=f"a training with {host.interpreter} fails at import",
+            why=f"training with {host.interpreter} fails at import",
             fix="reinstall torch in that environment",
         )
     version, import_ns = str(host.fact("torch", "version")), host.number("torch", "import_ns")

@@ -151,7 +151,7 @@ def check_memory(host: Host, answer: ResultMaker) -> MachineCheck:
     if free < 0.02 * total:
         return answer.harmful(
             measured,
-            why="a training started now would be killed or cause swapping",
+            why="a training process started now would be killed or cause swapping",
             fix="stop the programs that use it (top, sorted by memory)",
             **values,
         )
@@ -210,7 +210,7 @@ def check_file_descriptors(host: Host, answer: ResultMaker) -> MachineCheck:
         return answer.unknown("the system does not report it")
     measured = f"{soft:,} per process" + (f" (may be raised to {hard:,})" if hard > soft else "")
     values: dict[str, Value] = {"soft_count": soft, "hard_count": hard}
-    why = "each tensor sent by a DataLoader worker uses one; the training fails with 'Too many open files'"
+    why = "each tensor that a DataLoader worker sends uses one; training fails with 'Too many open files'"
     fix = f"ulimit -n {min(hard, 65536)}"
     if soft < 256:
         return answer.harmful(measured, why=why, fix=fix, **values)

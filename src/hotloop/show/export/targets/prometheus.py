@@ -133,8 +133,8 @@ def _check_file(where: str) -> Path:
     path = Path(where)
     if path.suffix != ".prom":
         raise UsageError(
-            f"--export prometheus={where}: give :PORT, HOST:PORT, or a file whose name ends in .prom, "
-            "which is what node_exporter's textfile collector reads"
+            f"--export prometheus={where}: give :PORT, HOST:PORT, or a file whose name ends in .prom, for "
+            "node_exporter's textfile collector"
         )
     if not path.parent.is_dir():
         raise UsageError(f"--export prometheus={where}: there is no folder {path.parent}; create it first")

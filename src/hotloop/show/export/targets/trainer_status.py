@@ -55,7 +55,7 @@ class _Server:
         except (OSError, UnicodeDecodeError):
             raise SendFailed("the token cannot be read") from None
         if not token.isprintable():
-            raise SendFailed("the token file holds no token")
+            raise SendFailed("the token file contains no token")
         headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
         self._poster.post(json.dumps(build_status(snapshot)).encode(), headers)
 
@@ -77,7 +77,7 @@ def open_trainer_status(where: str, variables: Mapping[str, str]) -> Sender:
 
 TARGET = Target(
     id="trainer-status",
-    summary="Kubeflow: progress and remaining time of the TrainJob; enabled automatically where the variables are set",
+    summary="Kubeflow: progress and remaining time of the TrainJob; enabled automatically if the variables are set",
     where="URL (default: KUBEFLOW_TRAINER_SERVER_URL)",
     open=open_trainer_status,
     is_asked=lambda variables: bool(variables.get(SERVER) and variables.get(TOKEN)),

@@ -299,5 +299,5 @@ def manual_of(judged_id: str) -> str:
         return f"The limit {judged_id.removeprefix('budget/')} from the limits file."
     return {
         "step_ns": "Mean time of a steady step over all ranks.",
-        "memory_peak_bytes": "Peak memory of the training.",
-    }.get(judged_id, f"Throughput of the training: {judged_id}.")
+        "memory_peak_bytes": "Peak memory of the run.",
+    }.get(judged_id, f"Throughput of the run: {judged_id}.")

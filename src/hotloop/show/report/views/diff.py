@@ -23,12 +23,12 @@ TERM_TEXT = {
     "input_wait": "waiting for input",
     "h2d": "copies to the device",
     "compute": "compute",
-    "exposed_comm": "communication, not hidden",
-    "exposed_mem": "copies, not hidden",
+    "exposed_comm": "communication that does not overlap",
+    "exposed_mem": "copies that do not overlap",
     "idle": "device idle",
     "wait": "wait (arriving early)",
-    "transfer": "transfer, not hidden",
-    "unmatched_comm": "communication, not matched",
+    "transfer": "transfer that does not overlap",
+    "unmatched_comm": "communication that was not matched",
 }
 REST_TEXT = {"compute": "own work", "copies": "copies", "idle": "nothing ran"}
 

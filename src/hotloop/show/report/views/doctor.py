@@ -18,7 +18,7 @@ def describe_doctor(report: DoctorReport, surface: Surface) -> Document:
     parts = [f"{counts[s]} {names.get(s, s)}" for s in counts if counts[s]]
     blind = any(check.id == "torch" and check.status == "unknown" for check in report.checks)
     fine = "this machine is set up well, but torch could not be checked" if blind else "this machine is set up well"
-    head = "this machine slows or breaks a training" if worst == "harmful" else fine
+    head = "this machine slows down or breaks training" if worst == "harmful" else fine
     if worst == "warning":
         head = f"{parts.pop(0)} to check before training"
     problems = [_describe_problem(check) for check in report.checks if check.status in ("harmful", "warning")]

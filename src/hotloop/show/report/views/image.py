@@ -47,7 +47,7 @@ def _describe_verdict(report: ImageReport) -> tuple[str, str]:
     saved_ns = _save(report, best)
     scenario = max(saved_ns, key=saved_ns.__getitem__)
     now_ns, after_ns = (one.times[scenario].median_ns or 0 for one in (report.baseline, best))
-    month = "" if best.saved_ns_a_month is None else f": {_format_month(best)} minutes a month"
+    month = "" if best.saved_ns_a_month is None else f": {_format_month(best)} minutes per month"
     return (
         f"{_NAMES[scenario]} takes {format_duration(now_ns)}, with {clean(_name(best))} {format_duration(after_ns)} "
         f"({format_number(now_ns / after_ns)}x){month}"
@@ -80,14 +80,14 @@ def _describe_subject(report: ImageReport) -> str:
     parts += [clean(report.builder)] if report.builder else []
     for scenario, edit in report.edits.items():
         rate = edit.a_month(report.days)
-        often = "rebuilds a month unknown" if rate is None else f"{format_number(rate)} a month"
+        often = "rebuilds per month unknown" if rate is None else f"{format_number(rate)} per month"
         parts.append(f"{SCENARIOS[scenario]}: {clean(edit.path)} ({often})")
     return " · ".join(parts)
 
 
 def _draw_table(report: ImageReport) -> Table:
     scenarios = [one for one in SCENARIOS if one in report.baseline.times]
-    header = ("what", *(SCENARIOS[one] for one in scenarios), "minutes a month", "")
+    header = ("what", *(SCENARIOS[one] for one in scenarios), "minutes per month", "")
     rows = []
     for variant in report.variants:
         cells: list[str | Cell] = [clean(variant.title if variant.id == AS_IS else variant.id)]
@@ -130,10 +130,12 @@ def _list_notes(report: ImageReport) -> tuple[Block, ...]:
     if cold is not None and cold.median_ns is not None:
         kept = "kept" if cold.median_ns <= BUDGET_S * 1e9 else "exceeded"
         lines.append(
-            f"the usual budget of a build, {BUDGET_S // 60} min: {kept} ({format_duration(cold.median_ns)} cold)"
+            f"the usual time budget for a build, {BUDGET_S // 60} min: {kept} ({format_duration(cold.median_ns)} cold)"
         )
     if code is not None and code.cached_count is not None:
-        lines.append(f"cache: a code edit finds {code.cached_count} of {code.steps_count} steps as the file is")
+        lines.append(
+            f"cache: after a code edit, {code.cached_count} of {code.steps_count} steps of the current file are cached"
+        )
     lines += [f"not tried: {one.rule}: {one.reason}" for one in report.skipped]
     lines += [*report.notes, *([f"stopped: {report.stopped}"] if report.stopped else [])]
     lines.append("base images are already there, and are not included in times; a rebuild is counted for each commit")

@@ -46,7 +46,7 @@ def describe_lint(report: LintReport, surface: Surface) -> Document:
 
 
 def _describe(number: int, one: LintFinding, surface: Surface) -> Card:
-    fix = f"{one.advice} (hotloop lint --fix does it)" if one.edits else one.advice
+    fix = f"{one.advice} (hotloop lint --fix does this)" if one.edits else one.advice
     return Card(
         number=number,
         severity=one.severity.value,
@@ -73,7 +73,7 @@ def _describe_rules(findings: Sequence[LintFinding], surface: Surface) -> list[P
         blocks.append(Paragraph(label=label, text=write(clean(text)), indent=0))
         shown = [f"{clean(one.file)}:{one.line}" for one in found[: surface.top // 2]]
         more = len(found) - len(shown)
-        shown += [f"and {more} more: see all with --json FILE"] if more > 0 else []
+        shown += [f"and {more} more: --json FILE lists all"] if more > 0 else []
         blocks += [Paragraph(text=write((line, "dim")), indent=6, wraps=False) for line in shown]
     return blocks
 

@@ -54,7 +54,7 @@ def describe_plan(report: PlanReport, surface: Surface) -> Document:
     if not report.fits:
         title, tone = f"does not fit: {need} of {room} on each of {device}", "high"
     elif memory.is_tight and memory.margin_ratio < CLOSE_PART * memory.error_ratio:
-        error = f"the forecast may be {format_percent(memory.error_ratio)} off"
+        error = f"the forecast error may be {format_percent(memory.error_ratio)}"
         title, tone = f"too close to call: {need} of {room} on each of {device}, and {error}", "high"
     elif memory.is_tight:
         title, tone = f"fits narrowly: {need} of {room} on each of {device}", "medium"
@@ -96,7 +96,7 @@ def _describe_workload(report: PlanReport) -> str:
         parts.append(f"batch {clean(str(run.get('batch')))} on each of {report.data_ranks} data-parallel ranks")
     else:
         parts.append(
-            f"{format_count(report.tokens_per_step)} tokens a step: micro-batch {run.get('micro_batch')} x "
+            f"{format_count(report.tokens_per_step)} tokens per step: micro-batch {run.get('micro_batch')} x "
             f"{report.micro_batches} x {report.data_ranks} data-parallel ranks"
         )
     return " · ".join(parts)
@@ -134,8 +134,8 @@ def _describe_memory(report: PlanReport) -> tuple[Block, ...]:
 def _describe_error(report: PlanReport) -> str:
     error = format_percent(report.memory.error_ratio)
     if report.is_traced:
-        return f"traces of eight models came within {error} of what their real steps on a CPU allocated"
-    return f"forecasts of published runs that were not fitted were wrong by at most {error} in 90% of cases"
+        return f"traced memory of eight models was within {error} of what their real steps on a CPU allocated"
+    return f"forecasts for published runs that were not used for fitting were wrong by at most {error} in 90% of cases"
 
 
 def _describe_time(report: PlanReport) -> tuple[Block, ...]:
@@ -161,8 +161,8 @@ def _describe_time(report: PlanReport) -> tuple[Block, ...]:
     bars = tuple(Bar(label=name, value=ns, shown=format_duration(ns)) for name, ns in parts if ns)
     width = step.high_ns / step.mid_ns - 1
     earned = (
-        f"four of five published steps of this kind of device that were not fitted are within {format_percent(width)} "
-        "of their forecast (docs/plan-accuracy.md)"
+        "four of five published step times on this kind of device that were not used for fitting are within "
+        f"{format_percent(width)} of their forecast (docs/plan-accuracy.md)"
     )
     return _paragraph(lines), Bars(title="", rows=bars), _paragraph(earned)
 
@@ -189,12 +189,12 @@ def _describe_interruptions(cost: CostPrediction) -> tuple[Block, ...]:
     every = "" if cost.interval_steps is None else f", one every {format_counted(cost.interval_steps, 'step')} is best"
     stall = ""
     if held.stall_s is not None and cost.stall_per_step_ns is not None:
-        share = f"{format_duration(cost.stall_per_step_ns)} a step"
+        share = f"{format_duration(cost.stall_per_step_ns)} per step"
         stall = f", stops training for {format_duration(held.stall_s * 1e9)} ({share})"
     writers = (
-        "all from one rank"
+        "written by one rank"
         if held.ranks == 1
-        else f"{format_bytes(held.rank_bytes)} from each of {format_count(held.ranks)} ranks"
+        else f"{format_bytes(held.rank_bytes)} written by each of {format_count(held.ranks)} ranks"
     )
     return (
         _paragraph(
@@ -208,17 +208,17 @@ def _describe_interruptions(cost: CostPrediction) -> tuple[Block, ...]:
 def _describe_spot(spot: SpotPrediction) -> tuple[Block, ...]:
     lines = []
     if spot.gpu_hours_per_preemption is None:
-        lines.append("the rate of preemptions is unknown: give hardware.gpu_hours_per_preemption")
+        lines.append("the preemption rate is unknown: set hardware.gpu_hours_per_preemption")
     elif spot.hours is None:
-        lines.append("preempted this often, the training never ends")
+        lines.append("with preemptions this frequent, training never ends")
     else:
         money = "price unknown" if spot.usd is None else f"{_dollars(spot.usd)} USD ({clean(spot.price)})"
         lines.append(
-            f"{format_number(spot.hours)} h · {money} · {format_percent(spot.waste_ratio)} of the time trains nothing"
+            f"{format_number(spot.hours)} h · {money} · {format_percent(spot.waste_ratio)} of the time is lost"
         )
     if spot.break_even_ratio:  # 0 where it never ends
         usd = spot.break_even_usd_per_hour
-        at = "" if usd is None else f", {format_number(usd)} USD an hour"
+        at = "" if usd is None else f", {format_number(usd)} USD per hour"
         lines.append(f"cheaper than on-demand below {format_percent(spot.break_even_ratio)} of its price{at}")
     prices = {"hardware.spot_usd_per_hour": spot.price, "hardware.usd_per_hour": spot.on_demand_price}
     missing = [key for key, price in prices.items() if price == "unknown"]

@@ -65,7 +65,7 @@ EXCHANGE_RULES = frozenset({"exposed-communication", "slow-link", "small-buckets
 """Rules about waiting for other ranks."""
 
 
-NO_NEWS = "the training ran on the CPU"
+NO_NEWS = "training ran on the CPU"
 """How the reasons of rules begin that only an accelerator's training can break."""
 
 
@@ -170,7 +170,7 @@ def describe_restarts(attempts: Sequence[Attempt]) -> str | None:
     ...     trained_ns=4_000_000_000)
     >>> describe_restarts((first, replace(first, first_step=30, gap_ns=9_000_000_000, repeated_steps=10,
     ...     repeated_ns=1_000_000_000)))
-    'left out: attempt 1, 40 steps of 2 ranks, 4.00 s; 9.00 s to attempt 2, which made 10 steps again, 1.00 s'
+    'left out: attempt 1, 40 steps of 2 ranks, 4.00 s; 9.00 s to attempt 2, which repeated 10 steps, 1.00 s'
     """
     if len(attempts) < 2:
         return None
@@ -179,7 +179,7 @@ def describe_restarts(attempts: Sequence[Attempt]) -> str | None:
         made = f"{format_counted(one.steps, 'step')} of {format_counted(one.world_size, 'rank')}"
         parts.append(f"attempt {number}, {made}, {format_duration(one.trained_ns)}")
         gap = UNKNOWN if then.gap_ns is None else format_duration(then.gap_ns)
-        again = f", which made {format_counted(then.repeated_steps, 'step')} again" if then.repeated_steps else ""
+        again = f", which repeated {format_counted(then.repeated_steps, 'step')}" if then.repeated_steps else ""
         lost = f", {format_duration(then.repeated_ns)}" if again and then.repeated_ns is not None else ""
         parts.append(f"{gap} to attempt {number + 1}{again}{lost}")
     return f"left out: {'; '.join(parts)}"
@@ -224,7 +224,7 @@ def describe_hidden_exchange(report: Report) -> str | None:
     for finding in report.findings:
         if finding.rule in EXCHANGE_RULES and finding.phase not in (None, "communication"):
             return (
-                f"waiting for DDP's communication is counted in {finding.phase}, where it happens; see "
+                f"the time spent waiting for DDP's communication is counted in {finding.phase}, where it occurs; see "
                 f"{clean(finding.rule)}"
             )
     return None
@@ -245,7 +245,7 @@ def describe_skipped(skipped: Sequence[Skipped]) -> list[tuple[str, str]]:
     shown = [(reason, ", ".join(rules)) for reason, rules in list(by_reason.items())[:SHOWN_REASONS]]
     more = sum(len(rules) for rules in list(by_reason.values())[SHOWN_REASONS:])
     if left_out:
-        shown.append((f"{format_counted(left_out, 'rule')} about accelerators", "the training ran on the CPU"))
+        shown.append((f"{format_counted(left_out, 'rule')} about accelerators", "training ran on the CPU"))
     if more:
         shown.append((f"{format_counted(more, 'rule')} for other reasons", "the JSON and HTML reports list them"))
     return shown
@@ -348,7 +348,7 @@ def _name_span(trace: TraceAnalysis | None) -> str:
         return "the steady steps"
     with_device = [rank.timeline.steps for rank in trace.ranks if rank.timeline.devices]
     shows = [any(step.is_whole_on_device for step in steps) for steps in with_device]
-    span = "the complete steps" if all(shows) else "the whole trace"
+    span = "the complete steps" if all(shows) else "the entire trace"
     if any(shows) and not all(shows):
         span = "the complete steps, or the full trace of a rank without any"
     return f"{span}, mean over ranks" if len(trace.ranks) > 1 else span
@@ -636,8 +636,8 @@ def _describe_rest(report: Report) -> list[Section]:
         for number, run in enumerate(report.runs, 1):
             steps = f" ({format_counted(run.step.count, 'step')})" if run.step is not None else ""
             trainings.append(Paragraph(text=write(f"{number}. {clean(run.verdict)}{steps}")))
-        note = "the report above is of the largest one"
-        sections.append(Section(title="Trainings in this run", note=note, blocks=tuple(trainings), group=TRUST))
+        note = "the report above covers the largest one"
+        sections.append(Section(title="Training jobs in this run", note=note, blocks=tuple(trainings), group=TRUST))
     if report.environment:
         rows = tuple((clean(k), UNKNOWN if v is None else clean(str(v))) for k, v in report.environment.items())
         table = Table(header=("", ""), rows=rows, left=frozenset({0, 1}))

@@ -31,7 +31,9 @@ def describe_tokenize(report: TokenizeReport, surface: Surface) -> Document:
             f"unknown: {format_counted(report.unknown_count, 'token')} ({share:.2%}) for text outside the vocabulary"
         )
     if report.tokens_count > SEQUENCE_TOKENS:
-        lines.append(f'read them: hotloop.TokenDataset("{clean(report.folder)}", seq_length={SEQUENCE_TOKENS})')
+        lines.append(
+            f'to read the tokens: hotloop.TokenDataset("{clean(report.folder)}", seq_length={SEQUENCE_TOKENS})'
+        )
     else:
         lines.append(f"too few tokens for a sequence of {SEQUENCE_TOKENS} tokens and its last target")
     return Document(

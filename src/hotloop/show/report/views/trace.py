@@ -47,7 +47,7 @@ def _describe_span(line: RankTimeline, whose: str) -> str:
     if line.in_steps is None:
         return whose
     inside = f"{t.format_share(line.in_steps.idle.idle_ns / max(1, line.in_steps.partition.window_ns))}"
-    text = f"whole trace; in the {t.format_counted(line.in_steps.steps_count, 'step')} it idles {inside}"
+    text = f"entire trace; in the {t.format_counted(line.in_steps.steps_count, 'step')} it idles {inside}"
     return _join(text, whose)
 
 
@@ -98,7 +98,7 @@ def _list_device(ranks: Sequence[TraceRank]) -> Section:
         for one in ranks[:SHOWN_RANKS]
         for device in one.timeline.devices
     ]
-    note = "whole trace; the parts sum exactly to each device's own window"
+    note = "entire trace; the parts add up exactly to each device's own window"
     return _section("Devices", note, {"device": "long", "window": "ns", **PARTS, "comm hidden": "share"}, rows)
 
 
@@ -106,14 +106,14 @@ def _list_idle(idle: IdleCauses, whose: str) -> Section:
     causes = (
         ("the host waited for the device first (sync-drained)", idle.sync_drained_ns, idle.sync_drained_count),
         ("the next launch came late (launch-late)", idle.launch_late_ns, idle.launch_late_count),
-        ("of which waiting for the next batch", idle.late_data_wait_ns, ""),
-        ("of which garbage collection", idle.late_gc_ns, ""),
-        ("of which the allocator", idle.late_allocator_ns, ""),
+        ("including waiting for the next batch", idle.late_data_wait_ns, ""),
+        ("including garbage collection", idle.late_gc_ns, ""),
+        ("including the allocator", idle.late_allocator_ns, ""),
         ("queued in time, but had to wait (queue-dependent)", idle.queue_dependent_ns, idle.queue_dependent_count),
-        ("of which for communication", idle.queue_comm_ns, ""),
-        ("of which for an event of another stream", idle.queue_event_ns, ""),
-        ("of which inside a graph", idle.queue_graph_ns, ""),
-        ("of which for an unknown reason", idle.queue_untold_ns, ""),
+        ("including waiting for communication", idle.queue_comm_ns, ""),
+        ("including waiting for an event on another stream", idle.queue_event_ns, ""),
+        ("including waiting inside a graph", idle.queue_graph_ns, ""),
+        ("including waiting for an unknown reason", idle.queue_untold_ns, ""),
         ("launch latency (< 10 µs)", idle.launch_latency_ns, idle.launch_latency_count),
         ("unknown: the launch is not in the trace", idle.unknown_ns, idle.unknown_count),
     )
@@ -134,7 +134,7 @@ def _list_worst_step(line: RankTimeline, whose: str) -> Section | None:
     causes = {
         "sync-drained": "sync_drained_ns",
         "launch-late": "launch_late_ns",
-        "of which waiting for the next batch": "late_data_wait_ns",
+        "including waiting for the next batch": "late_data_wait_ns",
         "queue-dependent": "queue_dependent_ns",
         "launch latency": "launch_latency_ns",
         "unknown": "unknown_ns",
@@ -179,7 +179,7 @@ def _list_waits(trace: TraceAnalysis) -> Section | None:
         for one in trace.waits[:SHOWN_RANKS]
     ]
     collectives = t.format_counted(trace.matched_count, "collective")
-    note = f"{collectives} that all ranks share; shares of the time from the first to the last of them"
+    note = f"{collectives} that all ranks share; shares of the time from the first to the last collective"
     columns = {"rank": "", "waits": "ns", "share": "share", "arrived last": "count"}
     return _section("Waiting for other ranks", note, columns, rows)
 
@@ -193,7 +193,7 @@ def _list_path(rank: TraceRank, whose: str, top: int) -> Section | None:
         return None
     total = max(1, sum(path.bound_ns.values()))
     parts = [(_words(kind), ns) for kind, ns in path.bound_ns.items() if ns]
-    parts += [(f"of which {_cut(name)} ({_words(kind)})", ns) for name, kind, ns in path.parts[: top // 2]]
+    parts += [(f"including {_cut(name)} ({_words(kind)})", ns) for name, kind, ns in path.parts[: top // 2]]
     note = _join(f"step {path.step}, paced by the {path.paced_by}", "" if path.has_sync_events else INFERRED, whose)
     rows = [(t.clean(name), t.format_duration(ns), ns / total) for name, ns in parts]
     return _section("Critical path", note, {"bound by": "long", "time": "", "share": "share"}, rows)
@@ -204,7 +204,7 @@ def _list_forecasts(rank: TraceRank, whose: str) -> Section:
         (change, rank.step_ns * (1 - one.saving_mid_ratio), one.saving_mid_ratio)
         for change, one in rank.forecasts.items()
     ]
-    note = _join(f"a step of {t.format_duration(rank.step_ns)}, re-timed", whose)
+    note = _join(f"a step of {t.format_duration(rank.step_ns)}, replayed", whose)
     return _section("What if", note, {"change": "long", "step": "ns", "saves": "ratio"}, rows)
 
 
@@ -228,7 +228,7 @@ def _list_asked(trace: TraceAnalysis) -> Section | None:
     note = (
         f"measured step {t.format_duration(first.measured_step_ns)},"
         f" replayed {t.format_duration(first.replayed_step_ns)}"
-        f" (mean of {first.steps_count} steps around the median one); "
+        f" (mean of {first.steps_count} steps around the median step); "
     ) + "; ".join(dict.fromkeys(one.basis_reason for one in trace.what_if))
     columns = {"change": "long", "step": "ns", "range": "", "saves": "ratio"}
     return _section(
@@ -270,8 +270,8 @@ def _list_memory_file(file: MemoryFile, top: int) -> Iterator[Section]:
     for one in file.devices:
         if one.peak is not None:
             note = (
-                f"{file.source}, device {one.device}; categories are derived from what allocated the memory and "
-                "its lifetime"
+                f"{file.source}, device {one.device}; categories are derived from the allocating code and the "
+                "lifetime of the memory"
             )
             yield _list_categories(note, one.peak.by_category, one.peak.requested_bytes)
     total = max(1, file.peak_bytes or 0)

@@ -67,7 +67,7 @@ def describe_tuning(tuning: Tuning, before: Breakdown | None, health: Sequence[H
     if tuning.reference is not None and tuning.reference.measured:
         blocks.append(Paragraph(text=write(f"{against}: {describe_measured(tuning.reference, unit)}")))
     if not tuning.trials:
-        blocks.append(Paragraph(text=write("no finding of the baseline suggests a technique that can be tried")))
+        blocks.append(Paragraph(text=write("no finding in the baseline suggests a technique that can be tried")))
     else:
         blocks.append(Bars(title="trials", rows=tuple(_describe_trial(tuning, one, unit) for one in tuning.trials)))
     if tuning.strategy_file:
@@ -192,8 +192,8 @@ def _list_standings(tuning: Tuning) -> Section:
         for one in tuning.pareto
     )
     note = (
-        "Front: no other candidate is better in one and at least as good in the other. The bounds of a row hold "
-        "jointly."
+        "Front: no other candidate is better in one of the two and at least as good in the other. The bounds in a row "
+        "hold jointly."
     )
     table = Table(header=("candidate", "standing", "speedup", "memory saving"), rows=rows)
     return _full("Speed and memory", note, (table,))
@@ -236,7 +236,7 @@ def describe_notes(tuning: Tuning) -> list[str]:
     notes = []
     spread, count = tuning.baseline.get("spread_ratio"), tuning.baseline.get("n")
     if isinstance(spread, float) and count:
-        notes.append(f"noise on this machine: {count} processes of the baseline vary by {format_percent(spread)}")
+        notes.append(f"noise on this machine: the baseline's {count} processes vary by {format_percent(spread)}")
     repeat = tuning.baseline.get("losses_repeat")
     if repeat is not None:
         notes.append(

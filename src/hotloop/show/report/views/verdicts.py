@@ -22,7 +22,8 @@ MOST_ROWS = 32
 REPEATS = {
     "exact": "steps repeat bit for bit: every loss after a restart was compared",
     "near": "steps nearly repeat: losses after a restart were compared within their band",
-    "not": "losses do not repeat from run to run: judged by the number of steps and the level of the loss",
+    "not": "losses do not repeat from run to run: the verdict is based on the number of steps and the level of the "
+    "loss",
     "unknown": "too few steps were repeated to know how well losses repeat",
 }
 HEADER = ("signal", "moment", "at step", "ended after", "code", "saved", "resumed at", "lost", "verdict")
@@ -45,7 +46,10 @@ def describe_attach(report: AttachReport, surface: Surface) -> Document:
     if report.advice:
         lines = tuple(Paragraph(label=Span("next "), text=write(clean(line)), hang=5) for line in report.advice)
         sections.append(Section(title="what to do", blocks=lines))
-    basis = f"{report.samples_count} looks in {report.watched_s:.1f} s at {report.pid}: {clean(report.command)[:200]}"
+    basis = (
+        f"{report.samples_count} observations of process {report.pid} in {report.watched_s:.1f} s: "
+        f"{clean(report.command)[:200]}"
+    )
     sections.append(Section(title="", blocks=_paragraphs((*report.limits, basis), "dim")))
     return Document(
         title=f"{report.verdict}{since}: {clean(report.reason)}",
@@ -78,7 +82,7 @@ def _tabulate(stands: tuple[Stand, ...], surface: Surface) -> Table:
 
 
 def _name(stand: Stand) -> str:
-    rank = "the training" if stand.rank is None else f"rank {stand.rank}"  # words: ok
+    rank = "the training process" if stand.rank is None else f"rank {stand.rank}"  # words: ok
     return rank if stand.role == "rank" else f"{stand.role} of {rank}"  # words: ok
 
 
@@ -117,7 +121,7 @@ def describe_drill(drill: Drill, surface: Surface) -> Document:
                     f"SIG{one.signal} {one.verdict}: {reason}" for one in drill.signals for reason in one.reasons
                 ),
             ),
-            Section(title="what it needs", blocks=_paragraphs(_list_needs(drill))),
+            Section(title="what the launch needs", blocks=_paragraphs(_list_needs(drill))),
             Section(
                 title="",
                 blocks=_paragraphs(
@@ -158,8 +162,9 @@ def _list_needs(drill: Drill) -> list[str]:
     texts = [
         f"a save takes {format_duration(times.p50 * 1e9)} (p99 {format_duration(times.p99 * 1e9)}, {times.n} seen), so "
         f"give a grace period of {drill.grace_s} s: hotloop launch {clean(drill.launch)}",
-        f"with one interruption in {format_duration(drill.mtbf_s * 1e9)} (assumed), saving every "
-        f"{format_duration(drill.interval_s * 1e9)} loses the least (Daly); it grows with the square root of that time",
+        f"with one interruption in {format_duration(drill.mtbf_s * 1e9)} (assumed), a save every "
+        f"{format_duration(drill.interval_s * 1e9)} loses the least time (Daly); the best interval grows with the "
+        "square root of the time between interruptions",
     ]
     if drill.expected_waste_ratio is not None:
         own = "" if drill.interval_steps is None else f" at its own {format_counted(drill.interval_steps, 'step')}"
@@ -174,7 +179,8 @@ def _say_scope(drill: Drill) -> str:
     return "; ".join(
         (
             REPEATS.get(drill.repeats, drill.repeats),
-            f"the undisturbed run had {format_counted(drill.steps_count, 'step')}{'' if drill.is_whole else ', cut'}",
+            "the run without interruption had "
+            f"{format_counted(drill.steps_count, 'step')}{'' if drill.is_whole else ', cut'}",
             f"SIGTERM went to the first process, SIGUSR1 and SIGKILL to all; grace {drill.rehearsed_grace_s:g} s",
             f"took {format_duration(drill.took_s * 1e9)}",
         )
@@ -192,7 +198,7 @@ def describe_proof(proof: Proof, surface: Surface) -> Document:
         Paragraph(text=write(f"{GUARDS[proof.guard_status]}: {clean(proof.guard_reason)}")),
     ]
     known = [str(proof.machine[name]) for name in ("cpu", "device_name", "torch") if proof.machine.get(name)]
-    steps = "" if proof.steps_count is None else f"{proof.steps_count} steps a process, "
+    steps = "" if proof.steps_count is None else f"{proof.steps_count} steps per process, "
     notes = [
         *proof.limits,
         f"holds for: {steps}{', '.join(known) or 'this machine'}; took {format_duration(proof.took_s * 1e9)}",
@@ -230,7 +236,7 @@ def _say_ratio(proof: Proof) -> str:
     if proof.ratio is None:
         return f"{pairs} of processes: too few for a ratio"
     bounds = "" if proof.low is None else f" ({proof.low:.3f} to {proof.high:.3f})"
-    return f"B's time per {proof.unit} is {proof.ratio:.3f}{bounds} of A's, {pairs} of fresh processes in turn"
+    return f"B's time per {proof.unit} is {proof.ratio:.3f}{bounds} of A's, {pairs} of fresh processes run in turn"
 
 
 def _describe_side(side: ProofSide, proof: Proof) -> tuple[str, ...]:
