@@ -195,7 +195,7 @@ class ScorecardRow:
     bad: str
     verdict: str
     reason: str = ""
-    """Why nothing was measured, unless that is a matter of course."""
+    """Why nothing was measured, unless that is a matter of course; or the typical range of what is not judged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -207,9 +207,13 @@ def build_scorecard(analysis: Analysis) -> tuple[ScorecardRow, ...]:
         _rate("all-reduce (hidden part too) over backward", all_reduce, low_is_good=(0.15, 0.30)),
         # No guide gives a band for it: the row is here because overlapped communication costs nothing.
         _rate("exposed all-reduce over backward", _mean_over_backward(analysis, lambda ddp: ddp.exposed_comm_ns)),
+        # A small share is no merit and a large one no fault: what is typical stands next to it.
         *(
-            _rate(f"{phase}, share of the step", shares[phase] if phase != "optimizer" or has_optimizer else None, band)
-            for phase, band in PHASE_BANDS.items()
+            replace(
+                _rate(f"{phase}, share of the step", shares[phase] if phase != "optimizer" or has_optimizer else None),
+                reason=f"typical {low * 100:.0f}–{high * 100:.0f}%",
+            )
+            for phase, (low, high) in PHASE_BANDS.items()
         ),
         _rate_device(used.device_ratio)
         if analysis.accelerator
@@ -219,17 +223,9 @@ def build_scorecard(analysis: Analysis) -> tuple[ScorecardRow, ...]:
     )
 
 
-def _rate(
-    name: str,
-    ratio: float | None,
-    band: tuple[float, float] | None = None,
-    low_is_good: tuple[float, float] | None = None,
-) -> ScorecardRow:
-    """A row judged by a typical band, or by what is good below and bad above; unknown without either."""
+def _rate(name: str, ratio: float | None, low_is_good: tuple[float, float] | None = None) -> ScorecardRow:
+    """A row judged by what is good below and bad above; unknown without it."""
     good, bad, verdict = "", "", UNKNOWN
-    if band is not None:
-        good = f"{band[0] * 100:.0f}–{band[1] * 100:.0f}%"
-        verdict = GOOD if ratio is not None and band[0] <= ratio <= band[1] else FAIR
     if low_is_good is not None:
         good, bad = f"below {low_is_good[0]:.0%}", f"above {low_is_good[1]:.0%}"
         verdict = GOOD if (ratio or 0.0) < low_is_good[0] else BAD if (ratio or 0.0) > low_is_good[1] else FAIR

@@ -105,7 +105,7 @@ def format_bands(row: ScorecardRow) -> str:
 
 def format_band_verdict(row: ScorecardRow) -> str:
     """The band that a measure falls in; guides have none for some measures."""
-    return "no band" if row.measured_ratio is not None and not (row.good or row.bad) else clean(row.verdict)
+    return "–" if row.measured_ratio is not None and not (row.good or row.bad) else clean(row.verdict)
 
 
 def describe_shared_memory(report: Report) -> str | None:
