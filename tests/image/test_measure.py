@@ -135,14 +135,6 @@ def test_the_limit_keeps_what_is_known(tmp_path: Path, monkeypatch: pytest.Monke
     assert "--mount" not in found.proven.text
 
 
-def test_what_a_later_pip_replaces_is_dropped(tmp_path: Path) -> None:
-    text = "FROM base:1\nRUN pip install torch==1\nCOPY requirements.txt .\nRUN pip install -r requirements.txt\n"
-    log = {"-r req": ["  Attempting uninstall: torch", "    Found existing installation: torch 1"]}
-    found = measure(make_context(tmp_path, text), FakeBuilder({"-r req": 6.0, "torch==1": 5.0}, log=log))
-    once = variant_of(found.report, "install-once")
-    assert "-RUN pip install torch==1" in once.diff
-
-
 def test_git_says_how_often_a_rebuild_is_paid(tmp_path: Path) -> None:
     context = make_context(tmp_path)
 

@@ -48,7 +48,6 @@ def make_limits(folder: Path, seconds: float = 60.0, least_free_bytes: int = 0) 
 def test_steps_of_a_recorded_build() -> None:
     build = read_build(Output(tuple(RECORDED.splitlines()), 4_600_000_000))
     assert (build.steps_count, build.cached_count, build.wall_ns) == (5, 3, 4_600_000_000)
-    assert "Collecting x" in build.lines
 
 
 def test_a_program_ends_with_its_limits(tmp_path: Path) -> None:
@@ -153,7 +152,7 @@ PLAIN = """\
 
 def test_steps_of_buildkits_plain_progress() -> None:
     build = docker.read_build(Output(tuple(PLAIN.splitlines()), 5_000_000_000))
-    assert (build.steps_count, build.cached_count, build.lines) == (4, 2, ("Collecting x",))
+    assert (build.steps_count, build.cached_count) == (4, 2)
 
 
 def test_docker_without_a_daemon_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
