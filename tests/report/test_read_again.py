@@ -134,7 +134,7 @@ def kinds() -> dict[str, Any]:
         samples_per_step=None, tokens_per_step=None,
     )  # fmt: skip
     comparison = Comparison(
-        tool_version="1", before=side, after=side, warnings=("<w>",), per_unit=None, device=None, growth=None,
+        tool_version="1", before=side, after=side, warnings=("<w>",), per_unit=None, device=None,
         step=DiffTerms(before_ns=5, after_ns=7, whole=whole, terms=(replace(whole, name="forward"),)),
         kernels=(), ops=(), notes=("n",),
     )  # fmt: skip
