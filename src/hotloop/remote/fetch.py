@@ -26,7 +26,7 @@ from hotloop.core.report import Health
 
 from .manifest import BLOCK_BYTES, MARKER, NODES, FileState, NodeManifest, block_name, decode_marker, write_json
 from .store import ATTEMPTS, RemoteStore
-from .uploader import read_node, read_nodes, url_key
+from .uploader import read_nodes, url_key
 
 NAME = "fetched.json"
 SCHEMA = "hotloop.fetched/1"
@@ -35,8 +35,6 @@ MOST_CACHED_BYTES = 4 << 30
 PARALLEL = 8
 _MAX_PACKED_BYTES = BLOCK_BYTES + 1024
 _MAX_FETCHED_BYTES = 256 << 20
-_AGAIN = 3
-"""How often a node that removed blocks during a fetch is asked for its newer manifest."""
 _RANK_ZERO = re.compile(r"processes/.+-0-\d+(?:\.\d+)?\.hlr")
 
 
@@ -122,20 +120,6 @@ class _Fetching:
             for node in nodes:
                 files = [one for one in wanted if one.node == node.node]
                 missing = [self._fetch(pool, one) for one in files]
-                for _ in range(_AGAIN):
-                    if not any(missing):
-                        break
-                    newer = read_node(self._store, node.node)[0]
-                    if newer is None or newer.generation <= node.generation:
-                        break
-                    node, self._before = newer, {**self._before, **self.held}
-                    places = {one.name: one.place for one in files}
-                    files = [
-                        _Wanted(node=node.node, name=name, place=places[name], state=state)
-                        for name, state in node.files.items()
-                        if name in places
-                    ]
-                    missing = [self._fetch(pool, one) for one in files]
                 self.lines += [
                     f"{one.place} of node {one.node} lacks {len(lost)} of {len(one.state.blocks)} blocks: {lost[0]}"
                     for one, lost in zip(files, missing, strict=True)

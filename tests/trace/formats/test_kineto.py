@@ -407,14 +407,3 @@ def test_mutated_files_never_end_in_a_traceback(tmp_path_factory: Any, edits: li
     assert len(trace) <= 30 + sum(len(insert) for _, insert, _ in edits)
     assert len(trace) >= 30 - 2 * sum(1 + removed // 20 for _, _, removed in edits) or trace.notes
     assert (trace.duration_ns >= 0).all()
-
-
-def test_waits_of_an_mtia_device_are_no_work_and_its_dma_is_a_copy(tmp_path: Path) -> None:
-    events = [op(cat="mtia_ccp_events", name=name) for name in ("fc-dtype_Float", "dma_request", "event_wait")]
-    trace = read(write(tmp_path, {"traceEvents": events}))
-    found = {trace.names[name]: category for name, category in zip(trace.name, trace.category, strict=True)}
-    assert found == {
-        "fc-dtype_Float": Category.KERNEL,
-        "dma_request": Category.MEMCPY,
-        "event_wait": Category.SYNC,
-    }
