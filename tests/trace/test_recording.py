@@ -197,27 +197,6 @@ def test_last_is_the_newest_run_where_none_trained_and_where_it_is_damaged(run: 
     assert find_run("last", tmp_path) == third
 
 
-def test_a_run_without_a_start_counts_from_when_it_was_written(run: Path, tmp_path: Path) -> None:
-    (run / "run.json").write_text("{")
-    os.utime(run / "run.json", (100, 100))
-    other = run.parent / "other"
-    (other / "processes").mkdir(parents=True)
-    os.utime(other / "processes", (50, 50))
-    assert find_run("last", tmp_path) == run
-
-
-def test_what_is_no_run_says_where_runs_are(run: Path, tmp_path: Path) -> None:
-    (tmp_path / "src").mkdir()
-    for name, root, words in (
-        ("thrid", tmp_path, f"no run 'thrid'; known under {run.parent}: first"),
-        ("src", tmp_path, "src contains no recording"),
-        ("last", run, f"no run under {run / '.hotloop'}: record one with `hotloop run -- COMMAND`"),
-    ):
-        with pytest.raises(RecordingError) as refused:
-            find_run(name, root)
-        assert str(refused.value) == words
-
-
 @pytest.mark.parametrize(
     "text", ["{}", "[1]", "not JSON", '{"exit_code": "0"}', '{"exit_code": true}', '{"exit_code": 0, "signal": 9}']
 )

@@ -102,11 +102,6 @@ def test_growth_is_the_slope_over_the_steps() -> None:
     assert few.growth_bytes_per_step is None
 
 
-def test_no_memory_events() -> None:
-    assert describe(None, ROWS) == ()
-    assert describe(events([]), ROWS) == ()
-
-
 @needs_traces
 def test_a_real_cpu_trace() -> None:
     (file,) = find_traces([TRACES / "cpu" / "mem.pt.trace.json.gz"]).files

@@ -246,16 +246,6 @@ def test_every_table_becomes_events(tmp_path: Path, make: Any) -> None:
     assert not [note for note in trace.notes if note.level != "info"]
 
 
-def test_launch_shapes_are_read(tmp_path: Path) -> None:
-    trace = read_one(make_late(tmp_path / "r.sqlite"))
-    rows, values = trace.numbers("blocks_per_sm")
-    assert values.tolist() == [2.0, 2.0]
-    assert (trace.category[rows] == Category.KERNEL).all()
-    _, indices, table = trace.texts("grid")
-    assert [table[index] for index in indices] == ["[132,2,1]"] * 2
-    assert trace.texts("block")[2] == ("[256,1,1]",)
-
-
 def test_what_the_export_says_about_itself(tmp_path: Path) -> None:
     trace = read_one(make_late(tmp_path / "r.sqlite"))
     assert "secret" not in repr(trace.facts) + repr(trace.notes) + repr(trace.names)
@@ -465,48 +455,6 @@ def test_other_files_are_refused_in_one_line(tmp_path: Path) -> None:
         with pytest.raises(RecordingError, match=message) as caught:
             read_nsys(path)
         assert "\n" not in str(caught.value)
-
-
-def test_a_view_in_place_of_a_table_is_not_read(tmp_path: Path) -> None:
-    export = Export(tmp_path / "r.sqlite", {key: EARLY[key] for key in ("StringIds", "NVTX_EVENTS")})
-    export.nvtx("fine", 1, 2)
-    export.database.execute(
-        "CREATE VIEW CUPTI_ACTIVITY_KIND_KERNEL AS WITH RECURSIVE forever(start) AS "
-        "(SELECT 1 UNION ALL SELECT start + 1 FROM forever) SELECT start, start + 1 AS end FROM forever"
-    )
-    trace = read_one(export.close())
-    assert [row[1] for row in rows_of(trace)] == ["fine"]
-
-
-def test_values_of_another_type_are_missing(tmp_path: Path) -> None:
-    export = Export(
-        tmp_path / "r.sqlite", {**EARLY, "CUPTI_ACTIVITY_KIND_KERNEL": "start, end, globalPid, streamId, demangledName"}
-    )
-    for start, end, stream in (
-        (10, 20, 7),
-        ("soon", 5, 7),
-        (b"\x00", 6, 7),
-        (30, 40, "x" * 1000),
-        (1.5, 9, 7),
-        (50, 45, 7),
-    ):
-        export.add(
-            "CUPTI_ACTIVITY_KIND_KERNEL", start=start, end=end, globalPid=PROCESS, streamId=stream, demangledName=1.0
-        )
-    trace = read_one(export.close())
-    assert [row[2:] for row in rows_of(trace)] == [(10, 10, "stream 7", "7", -1), (30, 10, "gpu", None, -1)]
-    assert [note.count for note in trace.notes if note.code == "no-times"] == [4]
-
-
-def test_huge_text_is_cut_and_bad_text_is_read(tmp_path: Path) -> None:
-    export = Export(tmp_path / "r.sqlite", EARLY)
-    export.nvtx("x" * 1_000_000, 1, 5)
-    export.database.execute(
-        "INSERT INTO NVTX_EVENTS (start, end, eventType, globalTid, text) "
-        f"VALUES (2, 3, 59, {THREAD}, CAST(x'ff41' AS TEXT))"
-    )
-    trace = read_one(export.close())
-    assert [row[1] for row in rows_of(trace)] == ["x" * 4096, "\N{REPLACEMENT CHARACTER}A"]
 
 
 def test_reading_writes_nothing_beside_the_file(tmp_path: Path) -> None:
