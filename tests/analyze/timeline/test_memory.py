@@ -1,4 +1,4 @@
-"""Memory events -> peak, fragmentation, growth and who allocated; torch's memory timeline -> peak by category."""
+"""Memory events -> peak, fragmentation, growth and who allocated, and the peak by category."""
 
 from __future__ import annotations
 
