@@ -16,7 +16,7 @@ class InstantWriter(RecordingWriter):
     def __init__(self, path: Path | str, **limits: int) -> None:
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         super().__init__(Path(path), **limits)
-        self._open(Path(path))
+        self.flush()
 
     def write_row(self, row: Sequence[int]) -> None:
         super().write_row(row)

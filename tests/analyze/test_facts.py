@@ -7,15 +7,11 @@ from hotloop.evidence.analyze.facts import (
     build_loaders,
     build_optimizers,
     find_main_model,
-    read_health,
     read_idle_cores,
     read_network,
     read_overhead,
     read_run_delay_ratio,
-    read_where,
 )
-
-JUNK = [None, True, -1, 1.5, "x", [], [1, 2], {}, {"a": 1}, float("nan"), float("inf"), 1 << 80]
 
 
 def always(row: int) -> bool:
@@ -117,36 +113,6 @@ def test_overhead_is_a_share_of_the_training():
     assert overhead.share_ratio == 285 / 120_000
 
 
-def test_health_messages_come_once():
-    fact = {"kind": "health", "level": "odd", "message": "m"}
-    assert [(h.level, h.message) for h in read_health([fact, fact])] == [("warning", "m")]
-
-
-@pytest.mark.parametrize("junk", JUNK)
-def test_junk_in_any_fact_is_unknown_never_an_error(junk):
-    text = (
-        "id index where num_workers batch_size fetch_ns fetch_batches batches class steps bucket_sizes comm_ns row"
-        " break_reasons recompiles t interfaces hooks_ns message level parameters"
-    )
-    keys = text.split()
-    for kind in ("loader", "loader_stats", "optimizer", "ddp", "ddp_stats", "compile", "network", "overhead", "health"):
-        for base in ({}, {"id": 0, "index": 0, "row": 0, "t": 1}):
-            facts = [{**base, "kind": kind, **dict.fromkeys(keys, junk)}, {**base, "kind": kind}]
-            build_loaders(facts)
-            build_optimizers(facts, {})
-            build_ddp(facts, always)
-            build_compile(facts, 0.0, lambda _: None)
-            read_network(facts, 0, 10)
-            overhead = read_overhead(facts, 10)
-            assert overhead is None or overhead.hooks_ns is None or overhead.hooks_ns >= 0
-            assert all(h.level in ("info", "warning", "error") for h in read_health(facts))
-
-
-@pytest.mark.parametrize("junk", [*JUNK, ["a", "b", "c"], ["a", True, "c"], [1, 2, 3], ["a", 1]])
-def test_a_place_needs_its_three_parts(junk):
-    assert read_where(junk) is None
-
-
 def delayed(t_s: float, run_delay_ns: object) -> dict:
     return network(t_s, 0, 0) | {"run_delay_ns": run_delay_ns}
 
@@ -154,11 +120,6 @@ def delayed(t_s: float, run_delay_ns: object) -> dict:
 def test_time_without_a_core_is_a_share_of_the_time_between_two_readings():
     facts = [delayed(1, 10**9), delayed(3, 15 * 10**8), delayed(9, 9 * 10**9)]
     assert read_run_delay_ratio(facts, 0, 4 * 10**9) == 0.25
-
-
-@pytest.mark.parametrize("second", [None, "much", -1, 0])
-def test_counters_that_are_lost_or_run_backwards_are_no_delay(second):
-    assert read_run_delay_ratio([delayed(1, 10**9), delayed(3, second)], 0, 10**10) is None
 
 
 def idle_fact(t: int, idle: object) -> dict[str, object]:

@@ -1,7 +1,5 @@
-import pytest
-
 from hotloop.core.recording import OTHER_WAIT_FIELD
-from hotloop.evidence.analyze.lines import MAX_LINES, collect_lines, plays_environment
+from hotloop.evidence.analyze.lines import collect_lines, plays_environment
 from hotloop.evidence.analyze.source import SourceFiles
 from hotloop.judge.diagnose.lines import WEIGHTS, line_kind
 
@@ -48,29 +46,6 @@ def test_the_most_usual_stack_and_leaf_stand_for_the_line():
         ("/u.py", 2),
         ("/v.py", 2),
     ]
-
-
-def test_only_the_largest_lines_are_kept():
-    fact = samples([0, 10], *(("other_ns", [["/t.py", i, "f"]], "", i) for i in range(1, 40)))
-    lines = collect_lines([fact], 0, 10, SourceFiles(), "").by_field["other_ns"]
-    assert [line.where.line for line in lines] == list(range(39, 39 - MAX_LINES, -1))
-
-
-@pytest.mark.parametrize(
-    "counts",
-    [
-        None,
-        5,
-        [[]],
-        [["other_ns", None, "", 1]],
-        [["nonsense", [], "", 1]],
-        [["other_ns", [], "", "many"]],
-        [[1, 2, 3, 4]],
-    ],
-)
-def test_junk_in_samples_is_left_out(counts):
-    fact = {"kind": "samples", "rows": [0, 10], "counts": counts}
-    assert collect_lines([fact], 0, 10, SourceFiles(), "").samples == {}
 
 
 def test_lines_in_the_block_of_a_save_say_so(tmp_path):

@@ -255,14 +255,5 @@ def test_of_several_optimizers_the_report_says_which_closes_the_step():
     found = analyze(rows, {"kind": "optimizer", "index": 1, "class": "RMSprop", "where": ["/x/gan.py", 8, "main"]})
     assert found.rank.anchor == "RMSprop"
     assert messages(found) == [
-        "2 optimizers are used: a training step ends with optimizer 2, RMSprop (gan.py:8), "
-        "which steps most regularly"
+        "2 optimizers are used: a training step ends with optimizer 2, RMSprop (gan.py:8), which steps most regularly"
     ]
-
-
-def test_facts_of_any_junk_do_no_harm():
-    junk = [
-        {"kind": kind, "id": [], "row": "x", "device": 7, "counts": 5} for kind in ("memory", "samples", "ops", "end")
-    ]
-    found = analyze_process(FakeRecording(rows=plain().array(), process={"rank": "zero", "argv": 9}, facts=junk))
-    assert (found.rank.rank, found.rank.world_size, found.argv, found.ended) == (None, 1, (), None)

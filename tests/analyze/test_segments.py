@@ -127,12 +127,6 @@ def test_unknown_survives_a_merge_only_where_it_must() -> None:
     assert (columns["flags"] & FLAG_WATCHED_ALL).tolist() == [0] * 3
 
 
-def test_small_blocks_of_a_long_turn_are_counted_right() -> None:
-    steps = steps_of((20, [*[step(0)] * 5, step(1)]), (300, [step(0, rows_merged=2)]))
-    assert steps.count == 120
-    assert int(steps.columns["rows_merged"].sum()) == 720
-
-
 @pytest.mark.parametrize(("turn", "row", "kept"), [(PAIR, 7, (8, 1)), ([step()] * 2, 4, (19, 0))])
 def test_steps_with_lost_rows_in_their_middle_are_left_out(
     turn: list[Segment], row: int, kept: tuple[int, int]
@@ -140,12 +134,6 @@ def test_steps_with_lost_rows_in_their_middle_are_left_out(
     array = np.delete(rows_of([(10, turn)]).array(), row, axis=0)
     steps = build_steps(array, closed=True)
     assert (steps.count, steps.broken_count) == kept
-
-
-def test_a_negative_time_counts_as_none() -> None:
-    array = rows_of([(1, [step()])]).array()
-    array[0, FIELD["other_ns"]] = -5
-    assert build_steps(array, closed=True).step_ns.tolist() == [10 * MS]
 
 
 @pytest.mark.parametrize("optimizers", [1, 2, 3])

@@ -1,4 +1,3 @@
-import os
 import textwrap
 from pathlib import Path
 
@@ -10,7 +9,6 @@ from hotloop.evidence.analyze.source import (
     SourceFiles,
     calls_around,
     parse_source,
-    read_source,
 )
 
 SCRIPT = textwrap.dedent(
@@ -97,12 +95,6 @@ def test_the_text_is_the_line_of_a_python_file_as_it_stands(tmp_path, content, l
     path = tmp_path / "train.py"
     path.write_bytes(content)
     assert SourceFiles().text(Where(file=str(path), line=line, function="main")) == text
-
-
-def test_pipes_folders_and_missing_files_are_not_read(tmp_path):
-    pipe = tmp_path / "pipe.py"
-    os.mkfifo(pipe)
-    assert [read_source(str(path)) for path in (pipe, tmp_path, tmp_path / "none.py", "a\0b")] == [None] * 4
 
 
 SAMPLES = textwrap.dedent(

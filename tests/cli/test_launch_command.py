@@ -128,7 +128,6 @@ OPTIONS = {
     "rdma": "rdma/ib",
     "queue": "team",
     "runtime": "own",
-    "share": "mig",
     "name": "other",
 }
 
@@ -138,15 +137,15 @@ OPTIONS = {
 def test_an_option_changes_the_manifest_or_is_refused(
     target: str, option: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ("--target", target, *SHAPE, *BASE.get(target, ())) if target != "gpu-sharing" else ("--target", target)
+    words = ("--target", target, *SHAPE, *BASE.get(target, ()))
     given = (f"--{option.replace('_', '-')}", OPTIONS[option])
-    command = () if target == "gpu-sharing" else COMMAND
-    _, plain, _ = launch(capsys, *words, *command)
-    code, out, err = launch(capsys, *words, *given, *command)
+    _, plain, _ = launch(capsys, *words, *COMMAND)
+    code, out, err = launch(capsys, *words, *given, *COMMAND)
 
     if option in TARGETS[target].takes:
         assert "does not use" not in err
-        assert target == "gpu-sharing" or (code == 0 and out != plain)
+        assert code == 0
+        assert out != plain
         return
     assert (code, out) == (2, "")
     users = ", ".join(one.id for one in TARGETS.values() if option in one.takes)

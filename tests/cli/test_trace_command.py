@@ -113,22 +113,6 @@ def test_a_bad_what_if_is_refused_before_anything_is_read(change: str, capsys: p
         assert "faster-matmuls[=FACTOR]" in line
 
 
-def test_a_memory_timeline_is_told_by_category(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Rows of (time, action, bytes, category): 3 MiB of parameters from before, 5 MiB of activations come and go."""
-    path = tmp_path / "m.raw.json"
-    path.write_text(json.dumps([[-1, 1, 3 << 20, 0], [10**18, 2, 5 << 20, 4], [10**18 + 5, 4, -(5 << 20), 4]]))
-    assert main(["trace", str(path), "--json", str(tmp_path / "r.json"), "--html", str(tmp_path / "r.html")]) == 0
-    (told,) = json.loads((tmp_path / "r.json").read_text())["memory_files"]
-    assert (told["kind"], told["peak_bytes"]) == ("timeline", 8 << 20)
-    assert [(one["category"], one["at_peak_bytes"]) for one in told["categories"]] == [
-        ("activation", 5 << 20), ("parameter", 3 << 20),
-    ]  # fmt: skip
-    text = capsys.readouterr().out
-    assert text.startswith("memory peaks at 8.0 MiB, most of it activation")
-    assert "MEMORY BY CATEGORY" in text
-    assert "5.00 MiB" in text
-
-
 def test_a_snapshot_is_told_with_the_user_s_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "s.pickle"
     frames = [{"filename": "/home/me/model.py", "line": 12, "name": "forward"}]

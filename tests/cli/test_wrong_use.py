@@ -59,7 +59,7 @@ WRONG: dict[str, Sequence[tuple[Sequence[str], str]]] = {
         (["plan", "nowhere.toml"], "cannot read nowhere.toml: No such file"),
     ],
     "launch": [
-        (("--", "t.py"), "--target is missing: give one of dstack, gpu-sharing, job"),
+        (("--", "t.py"), "--target is missing: give one of dstack, job"),
         (("--target", "slrm", *SHAPE, "--", "t.py"), "did you mean 'slurm'"),
         (("--target", "slurm", "--nodes", "2", "--", "t.py"), "--gpus-per-node is missing"),
         (("--target", "slurm", "--", "t.py"), "--nodes is missing"),
@@ -77,8 +77,6 @@ WRONG: dict[str, Sequence[tuple[Sequence[str], str]]] = {
         (("--target", "slurm", "--plan", "missing.toml", "--", "t.py"), "cannot read missing.toml"),
         (("--target", "slurm", *SHAPE, "--run", "missing", "--", "t.py"), "missing"),
         (("--target", "slurm", *SHAPE, "--strategy", "missing.toml", "--", "t.py"), "missing.toml"),
-        (("--target", "gpu-sharing", "--gpu", "h200"), "needs a run that measured device memory"),
-        (("--target", "gpu-sharing"), "needs --gpu"),
     ],
     "doctor": [
         (("--data", "nowhere"), "--data nowhere: no such folder"),

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hotloop.core.memory_categories import Allocation, Origin, categorize_allocations
-from hotloop.core.memory_snapshot import TIMELINE_CATEGORIES
+from hotloop.core.memory_snapshot import MEMORY_CATEGORIES
 
 Made = tuple[str, int | None, str]
 """(origin, freed at, freed by); made at its place in the list."""
@@ -108,4 +108,4 @@ def test_every_allocation_gets_one_known_word(rows: list[Made]) -> None:
     lasting = [(o, None if f is None else 10 * i + 1 + f, by) for i, (o, f, by) in enumerate(rows)]
     found = categorize(*lasting)
     assert len(found) == len(rows)
-    assert set(found) <= set(TIMELINE_CATEGORIES)
+    assert set(found) <= set(MEMORY_CATEGORIES)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import stat
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -53,12 +51,3 @@ def test_a_pipe_gets_what_the_command_writes(tmp_path: Path) -> None:
     reader.join(30)
     assert read[0].startswith("{")
     assert stat.S_ISFIFO(pipe.stat().st_mode)
-
-
-def test_a_dash_is_standard_output_for_a_page_too(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text("print(1)\n")
-    words = [sys.executable, "-m", "hotloop", "lint", "train.py", "--html", "-"]
-    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert done.stdout.startswith("<!doctype html>")
-    assert done.stdout.count("<!doctype") == 1
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["train.py"]

@@ -6,7 +6,6 @@ from hotloop.core.strategy import (
     Choice,
     Strategy,
     StrategyError,
-    load_strategy,
     parse_strategy,
     strategy_from_mapping,
     strategy_to_mapping,
@@ -69,16 +68,3 @@ def test_a_mistake_is_named_with_its_file_and_key(text: str, said: str) -> None:
     with pytest.raises(StrategyError, match=r"fast\.toml") as raised:
         parse_strategy(text, source="fast.toml")
     assert said in str(raised.value)
-
-
-def test_files_that_cannot_be_read(tmp_path) -> None:
-    with pytest.raises(StrategyError, match="cannot read"):
-        load_strategy(tmp_path / "none.toml")
-    binary = tmp_path / "binary.toml"
-    binary.write_bytes(b"schema = \xff")
-    with pytest.raises(StrategyError, match="UTF-8"):
-        load_strategy(binary)
-    large = tmp_path / "large.toml"
-    large.write_bytes(b"#" * (1 << 21))
-    with pytest.raises(StrategyError, match="larger"):
-        load_strategy(large)

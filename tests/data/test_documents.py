@@ -185,15 +185,6 @@ def test_what_is_left_out_is_counted_with_the_place_of_the_first(tmp_path: Path)
     assert packed.firsts["corrupt"] == f"{file}.gz, byte {len(lines[0]) + 1}"
 
 
-def test_values_of_tables_that_are_no_text_are_counted(tmp_path: Path) -> None:
-    values = pyarrow.array([b"good", None, b"\xff", b""], pyarrow.binary())
-    pyarrow.parquet.write_table(pyarrow.table({"text": values}), tmp_path / "a.parquet")
-    texts, rejected = read([tmp_path / "a.parquet"])
-    assert texts == ["good"]
-    assert rejected.counts == {"not-text": 1, "bad-utf8": 1, "empty": 1}
-    assert rejected.firsts["not-text"] == f"{tmp_path}/a.parquet, row 1"
-
-
 @pytest.mark.parametrize("suffix", ["", ".gz"])
 def test_a_line_without_end_is_left_out_and_never_held(
     suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -205,24 +196,6 @@ def test_a_line_without_end_is_left_out_and_never_held(
     texts, rejected = read([file], limit_bytes=5000)
     assert texts == ["first", "last"]
     assert (rejected.counts, rejected.firsts) == ({"too-long": 2}, {"too-long": f"{file}, byte 6"})
-
-
-def test_a_text_file_can_be_one_document(tmp_path: Path) -> None:
-    for name in ("b.py", "a.py", "c.py"):
-        (tmp_path / name).write_text(f"# {name}\n\nx = 1\n")
-    (tmp_path / "c.py").write_text("long " * 100)
-    (tmp_path / "d.py.gz").write_bytes(gzip.compress(b"# d\n\n"))
-    texts, rejected = read([tmp_path], form="text", whole_files=True, limit_bytes=100)
-    assert texts == ["# a.py\n\nx = 1\n", "# b.py\n\nx = 1\n", "# d\n\n"]
-    assert rejected.firsts == {"too-long": f"{tmp_path}/c.py, byte 0"}
-
-
-def test_files_behind_a_url_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(text_chunks, "CHUNK_BYTES", 1000)
-    write_jsonl(tmp_path / "a.jsonl")
-    (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress((tmp_path / "a.jsonl").read_bytes()))
-    assert read([f"file://{tmp_path}"])[0] == TEXTS * 2
-    assert read([f"local://{tmp_path}/a.jsonl"])[0] == TEXTS
 
 
 def test_a_missing_column_is_refused_before_the_work(tmp_path: Path) -> None:

@@ -124,15 +124,6 @@ def _is_running(pid: int) -> bool:
         return False
 
 
-def test_a_complete_folder_is_left_as_it_is(tokenizer: Path, tmp_path: Path) -> None:
-    job = make_job([write_jsonl(tmp_path / "a.jsonl")], tokenizer)
-    tokenize(job, tmp_path / "out")
-    before = file_bytes(tmp_path / "out")
-    again = tokenize(job, tmp_path / "out")
-    assert (again.was_complete, again.run_tokens_count, again.documents_count) == (True, 0, len(TEXTS))
-    assert file_bytes(tmp_path / "out") == before
-
-
 def test_another_job_may_not_write_into_the_folder(tokenizer: Path, tmp_path: Path) -> None:
     source = write_jsonl(tmp_path / "a.jsonl")
     tokenize(make_job([source], tokenizer), tmp_path / "out")
@@ -190,17 +181,3 @@ def test_a_worker_that_is_killed_is_an_error_and_the_job_goes_on(
         tokenize(job, tmp_path / "out", 2, notice=kill_a_worker)
     tokenize(job, tmp_path / "out", 2)
     assert read_folder(tmp_path / "out") == expected(tokenizer)
-
-
-def test_two_jobs_at_once_in_one_folder_are_refused(tokenizer: Path, tmp_path: Path) -> None:
-    job = make_job([write_jsonl(tmp_path / "a.jsonl")], tokenizer)
-    refused = []
-
-    def try_again(state: object) -> None:
-        if not refused:
-            with pytest.raises(UsageError, match="another hotloop tokenize is writing") as error:
-                tokenize(job, tmp_path / "out")
-            refused.append(error)
-
-    tokenize(job, tmp_path / "out", notice=try_again)
-    assert len(refused) == 1

@@ -26,23 +26,6 @@ def test_a_slow_tokenizer_is_named_and_the_way_out_shown(name: str, tmp_path: Pa
             open_tokenizer(str(path))
 
 
-def test_what_is_no_tokenizer_is_refused(tmp_path: Path) -> None:
-    file = tmp_path / "t.json"
-    for content, words in (
-        (b"\xff", "is not JSON"),
-        (b"{", "is not JSON"),
-        (b"[" * 100_000, "is not JSON"),
-        (b"[]", "does not describe a model"),
-        (b'{"model": {"type": "BPE"}}', "is not a tokenizer of the tokenizers library"),
-        (b'{"model": {"type": "BPE", "dropout": 0.1}}', "drops merges at random .dropout 0.1."),
-    ):
-        file.write_bytes(content)
-        with pytest.raises(UsageError, match=words):
-            open_tokenizer(str(file))
-    with pytest.raises(UsageError, match="no such file"):
-        open_tokenizer(str(tmp_path / "gpt2"))
-
-
 def test_the_end_token_is_the_named_the_configured_or_the_only_usual_one(tmp_path: Path) -> None:
     tokenizer = open_tokenizer(str(save_tokenizer(tmp_path)))
     assert find_end_id(tokenizer, None) == 0

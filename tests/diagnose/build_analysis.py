@@ -256,7 +256,6 @@ def make_optimizer(**overrides: Any) -> OptimizerFacts:
         "where": Where(file="train.py", line=30, function="main"),
         "foreach": None,
         "fused": None,
-        "capturable": False,
         "groups": 1,
         "tensors": 30,
         "parameters": 1_000_000,

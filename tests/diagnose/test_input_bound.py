@@ -8,8 +8,6 @@ from hotloop.core.findings import Basis, Finding, Fix, Kind, Numerics, Severity,
 from hotloop.judge.diagnose.rules.input_bound import input_bound
 
 from .build_analysis import (
-    Told,
-    check,
     find,
     fix_of,
     make_analysis,
@@ -327,48 +325,3 @@ def test_samples_of_several_epochs_are_kept_where_other_programs_hold_the_cores(
 def test_in_a_run_of_one_epoch_samples_are_prepared_and_the_cache_says_from_when_it_pays() -> None:
     one = found(costly_samples(1.0))
     assert fix_of(one).technique == "precompute-samples"
-
-
-@pytest.mark.parametrize(
-    ("analysis", "told"),
-    [
-        pytest.param(
-            make_analysis(input_wait=0.015, loaders=(make_loader(),)),
-            None,
-            id="below_two_percent_there_is_nothing_to_say",
-        ),
-        pytest.param(
-            make_analysis(
-                input_wait=0.03,
-                columns={"forward_ns": [18_000_000 if i % 2 else 2_000_000 for i in range(100)]},
-                step_noise_ratio=0.05,
-                loaders=(make_loader(),),
-            ),
-            None,
-            id="a_noisy_run_hides_a_small_wait",
-        ),
-        pytest.param(
-            warming_up([100.0] * 30, steady_wait=0.01),
-            {
-                "base": "run",
-                "saving": None,
-                "severity": Severity.MEDIUM,
-                "cost_ns": pytest.approx(29 * (100e6 - 0.2e6)),
-                "evidence.cause": "cold-cache",
-            },
-            id="a_cache_that_fills_during_the_warm_up_is_paid_once_per_start",
-        ),
-        pytest.param(
-            warming_up([3_000.0, 400.0, 300.0, *[0.1] * 10], steady_wait=0.005),
-            None,
-            id="workers_that_fill_their_queues_are_no_cold_cache",
-        ),
-        pytest.param(
-            warming_up([0.2] * 40, steady_wait=0.01),
-            None,
-            id="a_warm_up_that_waits_as_the_steady_steps_do_is_no_cold_cache",
-        ),
-    ],
-)
-def test_what_is_told(analysis: Analysis, told: Told) -> None:
-    check(input_bound, analysis, told)

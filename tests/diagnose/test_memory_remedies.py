@@ -120,7 +120,7 @@ def test_a_failed_allocation_of_a_snapshot_is_a_finding() -> None:
         reserved_bytes=76 * GIB,
         where=where,
     )
-    file = MemoryFile(source="a.pickle", kind="snapshot", out_of_memory=(failed,))
+    file = MemoryFile(source="a.pickle", out_of_memory=(failed,))
     (found,) = describe_failures(list_failures(file), known=MemorySituation())
     assert found.where == (where,)
     assert fix_of(found).technique == "expandable-segments", "6 GiB lie in blocks that did not fit"

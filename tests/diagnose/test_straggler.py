@@ -1,27 +1,12 @@
 import pytest
 
 from hotloop.core.analysis import Analysis
-from hotloop.core.findings import Numerics, Severity, Skipped, Where
+from hotloop.core.findings import Numerics, Severity, Where
 from hotloop.judge.diagnose.rules.blocking_checkpoint import blocking_checkpoint
 from hotloop.judge.diagnose.rules.straggler import judge_straggler
 from tests.diagnose.build_ranks import make_ddp, make_ranks
 
-from .build_analysis import Told, check, find, fix_of, make_analysis, make_line, make_loader, make_rank, saving_of
-
-
-def sleeper() -> Analysis:
-    """Rank 1 spends 30 of 100 ms before forward; rank 0 waits for it in backward."""
-    return make_ranks(
-        {"step_ns": 100e6, "ddp": make_ddp(comm_ns=50e6, overlap_ns=10e6), "forward": 0.2, "backward": 0.75},
-        {
-            "step_ns": 100e6,
-            "ddp": make_ddp(comm_ns=20e6, overlap_ns=10e6),
-            "forward": 0.2,
-            "backward": 0.45,
-            "after_input": 0.3,
-            "lines": {"after_input_ns": (make_line(37, 0.97, "time.sleep(0.03)"),)},
-        },
-    )
+from .build_analysis import find, fix_of, make_line, make_loader, saving_of
 
 
 def test_the_slowest_of_four_costs_what_the_second_slowest_leaves() -> None:
@@ -205,116 +190,3 @@ def test_longer_work_in_several_phases_is_told_beside_that_of_the_longest() -> N
     longer = uneven(0.30) | {"input_wait": 0.10, "backward": 0.55}
     found = find(judge_straggler, make_ranks(uneven(0.15), longer | {"ddp": make_ddp(comm_ns=4e6, overlap_ns=3e6)}))
     assert "ms longer per step, 3 ms of it in forward" in found.title
-
-
-@pytest.mark.parametrize(
-    ("analysis", "told"),
-    [
-        pytest.param(
-            sleeper(),
-            {
-                "ranks": (1,),
-                "severity": Severity.HIGH,
-                "saving.mid_ratio": pytest.approx(0.3),
-                "phase": "other",
-                "where.0.line": 37,
-            },
-            id="the_rank_that_waits_least_is_named_with_phase_and_line",
-        ),
-        pytest.param(
-            make_ranks(
-                {"ddp": make_ddp(comm_ns=9e6, overlap_ns=3e6), "forward": 0.3, "backward": 0.65},
-                {"ddp": make_ddp(comm_ns=4e6, overlap_ns=3e6), "forward": 0.3, "backward": 0.65},
-            ),
-            {"ranks": (1,), "phase": "backward"},
-            id="a_rank_that_computes_longer_in_backward_is_named",
-        ),
-        pytest.param(
-            make_ranks(
-                {"communication": 0.4, "forward": 0.2, "backward": 0.35},
-                {"communication": 0.05, "forward": 0.2, "backward": 0.35, "input_wait": 0.35},
-            ),
-            {"ranks": (1,), "phase": "input_wait"},
-            id="own_collectives_show_the_straggler_too",
-        ),
-        pytest.param(
-            make_ranks(
-                *(
-                    {"ddp": make_ddp(comm_ns=7e6), "step_noise_ratio": 0.03},
-                    {"ddp": make_ddp(comm_ns=6e6), "step_noise_ratio": 0.03},
-                )
-            ),
-            None,
-            id="a_gap_within_the_noise_is_no_finding",
-        ),
-        pytest.param(
-            make_ranks(
-                *(
-                    {"ddp": make_ddp(comm_ns=9e6, overlap_ns=3e6), "forward": 0.3, "backward": 0.65},
-                    {"step_ns": 15e6, "ddp": make_ddp(comm_ns=4e6, overlap_ns=3e6), "forward": 0.4, "backward": 0.55},
-                )
-            ),
-            None,
-            id="waiting_that_no_rank_works_for_is_no_finding",
-        ),
-        pytest.param(make_analysis(), None, id="a_single_process_is_no_finding"),
-        pytest.param(
-            make_analysis(ranks=[make_rank(world_size=8, ddp=make_ddp())]),
-            Skipped,
-            id="one_recorded_rank_of_several_is_skipped",
-        ),
-        # Of 0.07 that it computes longer, the other rank gets half.
-        pytest.param(
-            make_ranks(uneven(0.42), uneven(0.49)),
-            {"severity": Severity.INFO, "saving.low_ratio": 0.0, "saving.mid_ratio": pytest.approx(0.035)},
-            id="the_same_work_on_a_core_that_is_a_sixth_slower_is_no_loud_fault",
-        ),
-        pytest.param(
-            make_ranks(
-                {"ddp": make_ddp(comm_ns=9e6, overlap_ns=1e6), "backward": 0.6, "forward": 0.2},
-                {"ddp": make_ddp(comm_ns=3e6, overlap_ns=1e6), "backward": 0.3, "forward": 0.2, "after_backward": 0.3},
-            ),
-            {"saving.mid_ratio": pytest.approx(0.3)},
-            id="work_outside_the_model_goes_away_while_computation_is_evened_out",
-        ),
-        pytest.param(
-            make_ranks(uneven(0.40, host="a"), uneven(0.49, host="b")),
-            {"severity": Severity.MEDIUM},
-            id="the_same_gap_between_hosts_is_a_fault",
-        ),
-        pytest.param(
-            uneven_hosts_core(0.26),
-            {"severity": Severity.INFO, "evidence.longer_without_core_ns_per_step": 25_000_000},
-            id="a_rank_whose_core_was_taken_by_others_is_only_told",
-        ),
-        pytest.param(
-            make_ranks(uneven(0.30), uneven(0.45, fields={"nograd_forwards": 1})),
-            {"evidence.times_the_others": None},
-            id="passes_that_one_rank_makes_alone_are_told_without_a_ratio",
-        ),
-        # FSDP2 on the CPU: the busy rank computes 3 ms longer forward and 5 ms longer backward; the other waits 8 ms.
-        # Evened out over two ranks, each waits for half of what the other waits now.
-        pytest.param(
-            make_ranks(
-                {
-                    "model_is_sharded": True,
-                    "forward": 0.2,
-                    "backward": 0.25,
-                    "communication": 0.5,
-                    "samples_per_step": 64,
-                },
-                {
-                    "model_is_sharded": True,
-                    "forward": 0.35,
-                    "backward": 0.5,
-                    "communication": 0.1,
-                    "samples_per_step": 320,
-                },
-            ),
-            {"ranks": (1,), "saving.mid_ratio": pytest.approx(0.5 * 0.4 * 0.85, abs=0.03)},
-            id="the_waits_of_a_sharded_backward_are_not_lost_in_the_work_that_it_does_longer",
-        ),
-    ],
-)
-def test_what_is_told(analysis: Analysis, told: Told) -> None:
-    check(judge_straggler, analysis, told)

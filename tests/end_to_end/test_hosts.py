@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hotloop.core.frames import HEAD_BYTES, KIND_ROW, decode_frames
+from hotloop.core.frames import KIND_ROW, decode_frames
 from hotloop.core.report import report_to_json
 from hotloop.pipeline.runs import read_report
 
@@ -55,9 +55,9 @@ def cut_behind_row(path: Path, index: int) -> None:
     """Keep what a disk holds of a recording whose machine lost power in the middle of writing the next row."""
     content = path.read_bytes()
     at = next(
-        frame.at
-        for frame in decode_frames(content, HEAD_BYTES, len(content))
-        if frame.kind == KIND_ROW and int.from_bytes(frame.payload[:8], "little") == index + 1
+        frame.end
+        for frame in decode_frames(content)
+        if frame.kind == KIND_ROW and int.from_bytes(frame.payload[:8], "little") == index
     )
     path.write_bytes(content[: at + 100])
 

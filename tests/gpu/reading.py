@@ -7,16 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hotloop.core.frames import (
-    HEAD_BYTES,
-    KIND_ROW,
-    SEGMENT_HEADER_BYTES,
-    Frame,
-    decode_frames,
-    decode_header,
-    decode_object,
-)
-from hotloop.core.recording import TIME_FIELDS
+from hotloop.core.frames import KIND_FACT, KIND_ROW, decode_frames, decode_object
+from hotloop.core.recording import STEP_FIELDS, TIME_FIELDS
 
 Row = dict[str, int]
 
@@ -33,23 +25,15 @@ class Recording:
 
 
 def read_recording(path: Path) -> Recording:
-    data = path.read_bytes()
-    header = decode_header(data[:HEAD_BYTES], path.name)
-    layout = struct.Struct(f"<{len(header.fields)}q")
-    frames: list[Frame] = []
-    for base in range(0, len(data), header.segment_bytes):
-        segment = data[base : base + header.segment_bytes]
-        frames += decode_frames(segment, HEAD_BYTES if base == 0 else SEGMENT_HEADER_BYTES, len(segment))
+    layout = struct.Struct(f"<{len(STEP_FIELDS)}q")
     rows: dict[int, Row] = {}
     facts = []
-    for frame in sorted(frames, key=lambda frame: frame.sequence):
+    for frame in decode_frames(path.read_bytes()):
         if frame.kind == KIND_ROW:
-            row = dict(zip(header.fields, layout.unpack(frame.payload), strict=True))
+            row = dict(zip(STEP_FIELDS, layout.unpack(frame.payload), strict=True))
             rows[row["index"]] = row
-        else:
-            fact = decode_object(frame.payload)
-            if fact is not None:
-                facts.append(fact)
+        elif frame.kind == KIND_FACT and (fact := decode_object(frame.payload)) is not None:
+            facts.append(fact)
     return Recording(rows=tuple(rows[i] for i in sorted(rows)), facts=tuple(facts))
 
 

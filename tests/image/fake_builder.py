@@ -31,11 +31,10 @@ class FakeBuilder(Builder):
         is_absent: bool = False,
         noise_ns: Callable[[int], int] = lambda number: 0,
         extra_files: Callable[[BuildRecipe], Mapping[str, str]] = lambda recipe: {},
-        log: Mapping[str, Sequence[str]] | None = None,
         without: Sequence[str] = (),
     ) -> None:
         self.run_s, self.fetching_s, self.is_absent, self.noise_ns = run_s, fetching_s or {}, is_absent, noise_ns
-        self.extra_files, self.log = extra_files, log or {}
+        self.extra_files = extra_files
         self.without = without
         self.layers: set[str] = set()
         self.filled: set[str] = set()
@@ -64,7 +63,6 @@ class FakeBuilder(Builder):
         )
         costs_ns: list[int] = []
         cached_count = 0
-        lines: list[str] = []
         for stage in self.last.stages:
             chain = ""
             for step in stage:
@@ -74,11 +72,10 @@ class FakeBuilder(Builder):
                 if step.instruction.name not in self.without:
                     costs_ns.append(self._measure(step, is_cached))
                     cached_count += is_cached
-                lines += [text for word, said in self.log.items() if word in step.instruction.script for text in said]
         noise_ns = self.noise_ns(len(self.builds))
         self.builds.append((self.variant, is_cold))
         wall_ns = sum(costs_ns) + AROUND_NS + noise_ns
-        return Build(wall_ns=wall_ns, steps_count=len(costs_ns), cached_count=cached_count, lines=tuple(lines))
+        return Build(wall_ns=wall_ns, steps_count=len(costs_ns), cached_count=cached_count)
 
     def _hash(self, chain: str, step: BuildStep, root: Path) -> str:
         words = [chain, step.instruction.name, step.instruction.script, str(step.instruction.flags)]

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import time
@@ -15,7 +14,7 @@ from hotloop.ahead.image.measure import ImageRequest, MeasuredImage, count_saved
 from hotloop.ahead.image.program import PREFIX
 from hotloop.core.errors import UsageError
 from hotloop.core.image import ImageContents, ImageReport, ScenarioTimes
-from hotloop.show.report import read_report_json, render
+from hotloop.show.report import render
 
 from .fake_builder import AROUND_NS, CACHED_NS, COPY_NS, FakeBuilder
 
@@ -69,15 +68,6 @@ def test_each_fix_alone_and_the_proven_ones_together(tmp_path: Path) -> None:
     assert "--mount=type=cache" in found.proven.text
     assert "--no-cache-dir" not in found.proven.text
     assert os.listdir(tmp_path / "work") == []
-
-
-def test_the_context_is_left_as_it_was(tmp_path: Path) -> None:
-    context = make_context(tmp_path)
-    before = {one.name: (one.read_bytes(), one.stat().st_mtime_ns) for one in context.iterdir()}
-    builder = FakeBuilder(RUN_S)
-    measure(context, builder)
-    assert {one.name: (one.read_bytes(), one.stat().st_mtime_ns) for one in context.iterdir()} == before
-    assert builder.is_closed
 
 
 def test_other_contents_are_not_proven(tmp_path: Path) -> None:
@@ -135,14 +125,6 @@ def test_the_limit_keeps_what_is_known(tmp_path: Path, monkeypatch: pytest.Monke
     assert "--mount" not in found.proven.text
 
 
-def test_what_a_later_pip_replaces_is_dropped(tmp_path: Path) -> None:
-    text = "FROM base:1\nRUN pip install torch==1\nCOPY requirements.txt .\nRUN pip install -r requirements.txt\n"
-    log = {"-r req": ["  Attempting uninstall: torch", "    Found existing installation: torch 1"]}
-    found = measure(make_context(tmp_path, text), FakeBuilder({"-r req": 6.0, "torch==1": 5.0}, log=log))
-    once = variant_of(found.report, "install-once")
-    assert "-RUN pip install torch==1" in once.diff
-
-
 def test_git_says_how_often_a_rebuild_is_paid(tmp_path: Path) -> None:
     context = make_context(tmp_path)
 
@@ -188,16 +170,6 @@ def test_what_changed_meanwhile_is_not_overwritten(tmp_path: Path) -> None:
     (context / "Dockerfile").write_text(DOCKERFILE)
     assert write_recipe(found.before, found.proven, *paths) == (context / "Dockerfile",)
     assert (context / "Dockerfile").read_text() == found.proven.text
-
-
-def test_a_report_is_read_again(tmp_path: Path) -> None:
-    report = measure(make_context(tmp_path), FakeBuilder(RUN_S, {"pip": 4.0})).report
-    assert read_report_json(json.loads(render("json", report))) == report
-    text = render("terminal", report)
-    assert "with the 2 proven fixes 450 ms" in text
-    assert "unknown" in text  # minutes a month, without git
-    for form in ("html", "markdown"):
-        assert "the 2 proven fixes 450 ms" in render(form, report)
 
 
 def make_times(*seconds: float) -> ScenarioTimes:

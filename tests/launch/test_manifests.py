@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hotloop.ahead.launch import TARGETS
-from hotloop.ahead.launch.request import CLOUDS, LaunchRequest, MeasuredRun, Volume
+from hotloop.ahead.launch.request import CLOUDS, LaunchRequest, Volume
 from hotloop.ahead.launch.target import NODE_SCRIPT
 from hotloop.ahead.launch.training_command import read_command
 from hotloop.core.errors import UsageError
@@ -222,48 +222,3 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
 def test_what_a_cluster_would_refuse_or_misread_is_one_error(target: str, fields: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         read(target, make_request(**fields))
-
-
-def make_shared(busy_ratio: float | None, peak_gib: float | None, **fields: Any) -> LaunchRequest:
-    peak = None if peak_gib is None else int(peak_gib * 2**30)
-    measured = MeasuredRun(peak_bytes=peak, busy_ratio=busy_ratio)
-    return make_request(**{"measured": measured, "gpu_bytes": int(79.1 * 2**30), **fields})
-
-
-def test_jobs_on_a_gpu_follow_from_memory_and_use() -> None:
-    by_time = yaml.safe_load(TARGETS["gpu-sharing"].write(make_shared(0.3, 5.0)))
-    by_memory = yaml.safe_load(TARGETS["gpu-sharing"].write(make_shared(0.05, 30.0)))
-
-    def replicas(manifest: Any) -> int:
-        config = yaml.safe_load(manifest["data"]["any"])
-        count: int = config["sharing"]["timeSlicing"]["resources"][0]["replicas"]
-        return count
-
-    assert list(find_field_faults(by_time, "configmap")) == []
-    assert replicas(by_time) == 3
-    assert replicas(by_memory) == 2
-
-
-@pytest.mark.parametrize(("busy", "peak_gib", "profile"), [(0.1, 8.0, {"1g.10gb": 7}), (0.1, 12.0, {"2g.20gb": 3})])
-def test_mig_takes_the_smallest_profile_that_fits(busy: float, peak_gib: float, profile: dict[str, int]) -> None:
-    manifest = yaml.safe_load(TARGETS["gpu-sharing"].write(make_shared(busy, peak_gib, share="mig")))
-    config = yaml.safe_load(manifest["data"]["config.yaml"])
-
-    assert config["mig-configs"]["train"][0]["mig-devices"] == profile
-
-
-@pytest.mark.parametrize(
-    ("busy", "peak_gib", "share", "message"),
-    [
-        (0.9, 5.0, None, "gains nothing"),
-        (0.1, 60.0, None, "gains nothing"),
-        (0.1, 60.0, "mig", "MIG cannot split"),
-        (None, 5.0, None, "how busy the GPU is"),
-        (0.1, None, None, "measured device memory"),
-    ],
-)
-def test_a_gpu_that_should_not_be_shared_is_one_error(
-    busy: float | None, peak_gib: float | None, share: str | None, message: str
-) -> None:
-    with pytest.raises(UsageError, match=message):
-        TARGETS["gpu-sharing"].write(make_shared(busy, peak_gib, share=share))

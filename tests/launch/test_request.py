@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-from hotloop.ahead.launch import TARGETS
-from hotloop.ahead.launch.request import CLOUDS, UNKNOWN_NOTICE_S
 from hotloop.judge.lint import lint_paths
 
 from .build_request import make_request
@@ -21,19 +19,3 @@ def test_lint_advises_what_launch_sets(tmp_path: Path) -> None:
     found = next(one for one in report.findings if one.rule == "late-signal")
 
     assert found.advice == f"--signal=TERM@{make_request(save_s=120.0).notice_s}" == "--signal=TERM@250"
-
-
-def test_an_unknown_save_is_a_stated_default_with_a_warning() -> None:
-    request = make_request(save_s=None)
-
-    assert request.notice_s == UNKNOWN_NOTICE_S
-    assert TARGETS["job"].find_warnings(request) == (f"the save time is unknown: {request.notice_reason}",)
-
-
-def test_a_cloud_that_gives_less_notice_than_the_save_needs_is_named() -> None:
-    short, long = make_request(save_s=4.0, cloud=CLOUDS["gcp"]), make_request(save_s=40.0, cloud=CLOUDS["gcp"])
-
-    assert TARGETS["job"].find_warnings(short) == ()
-    assert "Google Cloud gives spot machines 30 s of notice (https://" in TARGETS["job"].find_warnings(long)[0]
-    assert "90 s to save" in TARGETS["job"].find_warnings(long)[0]
-    assert TARGETS["job"].find_warnings(make_request(save_s=40.0, cloud=CLOUDS["aws"])) == ()

@@ -71,15 +71,3 @@ def test_a_cancelled_job_does_not_come_back(cluster: SlurmCluster, tmp_path: Pat
     end = cluster.show(job)
 
     assert (end["JobState"], end["Restarts"]) == ("CANCELLED", "0")
-
-
-@pytest.mark.parametrize("comment", ["#1: it's", 'a "b" \\ c', "x --signal=USR1@3", "\\", "a  b'"])
-def test_sbatch_reads_an_option_as_it_was_typed(cluster: SlurmCluster, tmp_path: Path, comment: str) -> None:
-    script = tmp_path / "train.sbatch"
-    request = make_request("t.py", gpus_per_node=0, processes_per_node=1, slurm_options=(f"comment={comment}", "hold"))
-    script.write_text(TARGETS["slurm"].write(request))
-    job = cluster.submit(script)
-    told = cluster.run("squeue", "--noheader", f"--jobs={job}", "--format=%k|%j")
-    cluster.run("scancel", str(job))
-
-    assert told == f"{comment}|train\n"

@@ -64,8 +64,3 @@ def test_a_strategy_puts_hotloop_in_front() -> None:
 def test_what_makes_no_sense_is_one_error(words: list[str], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         read_command(words)
-
-
-def test_two_strategies_are_refused() -> None:
-    with pytest.raises(UsageError, match="give the strategy to only one of them"):
-        read_command(["hotloop", "run", "--", "python", "t.py"], "fast.toml")

@@ -6,7 +6,6 @@ import pytest
 
 from hotloop.ahead.plan.calibrate import MeasuredStep, calibrate
 from hotloop.ahead.plan.time import predict_step
-from hotloop.core.errors import UsageError
 
 from .build_plan import DEVICE, IDEAL, make_workload
 
@@ -49,12 +48,3 @@ def test_the_range_is_what_the_rows_forecast_of_each_other() -> None:
         for row, factor in zip(rows, (0.8, 1.3, 0.8, 1.3, 1.0), strict=True)
     ]
     assert calibrate(noisy, START).error_ratio > 0.2
-
-
-def test_rows_that_nothing_explains_are_refused() -> None:
-    with pytest.raises(UsageError, match="check the model, batch and GPU"):
-        calibrate(measured(500.0, 1.0, (4,)), START)
-    with pytest.raises(UsageError, match="at least one measured step"):
-        calibrate([], START)
-    with pytest.raises(UsageError, match="takes 0 ns"):
-        calibrate([MeasuredStep(workload=make_workload(), hardware=DEVICE, step_ns=0)], START)

@@ -17,7 +17,6 @@ from hotloop.ahead.plan.cost import (
     waste_ratio,
 )
 from hotloop.ahead.plan.time import predict_step
-from hotloop.core.errors import UsageError
 
 from .build_plan import DEVICE, IDEAL, make_workload
 
@@ -73,19 +72,6 @@ def test_spot_pays_below_its_break_even_and_not_above() -> None:
     assert spot_break_even(rare, rare.on_spot(), 8, 60) == pytest.approx(0.4, rel=1e-3)
 
 
-def test_spot_with_something_unknown() -> None:
-    workload, step = make_workload(), predict_step(make_workload(), DEVICE, IDEAL)
-    no_rate = predict_spot(step, workload, DEVICE, 10**12, Failures())
-    assert (no_rate.hours, no_rate.usd, no_rate.break_even_ratio, no_rate.waste_ratio) == (None, None, None, None)
-    assert no_rate.break_even_gpu_hours is not None
-    bare = replace(DEVICE, prices=())
-    no_price = predict_spot(step, workload, bare, 10**12, Failures(gpu_hours_per_preemption=80))
-    assert (no_price.usd, no_price.price_ratio, no_price.break_even_gpu_hours) == (None, None, None)
-    assert no_price.hours is not None
-    dear = replace(DEVICE, prices=(DEVICE.prices[0], replace(DEVICE.prices[2], usd_per_hour=2.5)))
-    assert predict_spot(step, workload, dear, 10**12, Failures()).break_even_gpu_hours is None
-
-
 def test_preemptions_come_on_top_of_failures_on_spot_devices_only() -> None:
     workload, step = make_workload(), predict_step(make_workload(), DEVICE, IDEAL)
     failures = Failures(gpu_hours_per_failure=300, gpu_hours_per_preemption=150)
@@ -122,22 +108,3 @@ def test_an_unknown_stall_stays_unknown_and_is_never_free() -> None:
     assert known.notes == ()
     slow = predict_cost(step, workload, DEVICE, 10**12, failures=Failures(storage_bytes_per_s=1e7))
     assert slow.hours > known.hours > known.compute_hours
-
-
-def test_a_training_that_never_ends_is_refused() -> None:
-    hopeless = Failures(gpu_hours_per_failure=1, checkpoint_s=60, restart_s=3600)
-    workload = make_workload(gpus=64, micro_batch=1)
-    with pytest.raises(UsageError, match="64 devices are interrupted before"):
-        predict_cost(predict_step(workload, DEVICE, IDEAL), workload, DEVICE, 10**9, failures=hopeless)
-
-
-def test_nonsense_is_refused() -> None:
-    workload = make_workload()
-    with pytest.raises(UsageError, match="tokens = 0"):
-        predict_cost(predict_step(workload, DEVICE, IDEAL), workload, DEVICE, 0)
-    with pytest.raises(UsageError, match="gpu_hours_per_failure = 0"):
-        Failures(gpu_hours_per_failure=0)
-    with pytest.raises(UsageError, match="checkpoint_s = -1"):
-        Failures(checkpoint_s=-1)
-    with pytest.raises(UsageError, match="storage_bytes_per_s = True"):
-        Failures(storage_bytes_per_s=True)

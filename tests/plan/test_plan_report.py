@@ -65,21 +65,6 @@ def write_more(workload_file: str, *, name: str = "small") -> None:
     Path(workload_file).write_text(FILE.replace("[model]", f"[model]\nname = {json.dumps(name)}") + more)
 
 
-def test_spot_is_in_the_json_and_on_the_terminal(workload_file: str, capsys: pytest.CaptureFixture[str]) -> None:
-    write_more(workload_file)
-    assert main(["plan", workload_file, "--spot", "--json", "-"]) == 0
-    content = json.loads(capsys.readouterr().out)
-    assert content["cost"]["tokens"] == 10**11
-    assert content["cost"]["checkpoint"]["stall_s"] == pytest.approx(content["cost"]["checkpoint"]["total_bytes"] / 5e9)
-    assert content["basis"]["cost.stall"] == "formula"
-    assert content["spot"]["usd"] < content["cost"]["usd"]
-    assert encode_contract(PLAN_SCHEMA, decode_contract(PlanReport, content)) == content
-    assert main(["plan", workload_file, "--spot"]) == 0
-    shown = " ".join(capsys.readouterr().out.split())
-    for words in ("ON SPOT DEVICES", "cheaper than on-demand below", "stops training for"):
-        assert words in shown
-
-
 def test_the_strategy_of_the_best_option_is_written_once(
     workload_file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
-
 from hotloop.ahead.plan.search import search
-from hotloop.core.errors import UsageError
 
 from .build_plan import DEVICE, IDEAL, SHAPE, make_workload, states_only
 
@@ -45,15 +42,3 @@ def test_without_prices_there_is_no_front() -> None:
     result = search(make_workload(), [bare], states_only, optimize="cost", efficiency=IDEAL)
     assert result.front == ()
     assert result.options[0].usd is None
-
-
-def test_nothing_that_fits_is_an_error_that_says_how_much_was_tried() -> None:
-    tiny = replace(DEVICE, memory_bytes=1000)
-    with pytest.raises(UsageError, match=r"none of \d+ configurations fits: use more"):
-        search(make_workload(), [tiny], states_only)
-    with pytest.raises(UsageError, match="within 1e-09 hours"):
-        search(make_workload(), [DEVICE], states_only, hours=1e-9)
-    with pytest.raises(UsageError, match="counts of 1 to 16384"):
-        search(make_workload(), [DEVICE], states_only, gpu_counts=[32_768])
-    with pytest.raises(UsageError, match="choose one of time, cost, memory"):
-        search(make_workload(), [DEVICE], states_only, optimize="joy")

@@ -83,9 +83,3 @@ def test_what_no_technique_applies_is_a_comment(
     strategy, comments = write(tmp_path, micro_batch=4, global_batch=32 // run.get("tp", 1), **run)
     assert set(settings(strategy)) == techniques
     assert comment in comments
-
-
-def test_a_name_cannot_leave_its_comment() -> None:
-    text = draw_strategy(Strategy(), ('planned for a\nschema = "evil"\u2028',))
-    assert text.splitlines()[0].startswith("# planned for a schema")
-    assert text.count("\n") == 2

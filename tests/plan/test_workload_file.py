@@ -120,18 +120,3 @@ def test_what_is_missing_is_named(content: dict[str, Any], named: str) -> None:
     with pytest.raises(UsageError) as caught:
         parse_workload(content, "file")
     assert named in str(caught.value)
-
-
-def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    broken = tmp_path / "broken.toml"
-    broken.write_bytes(b"\xff\xfe")
-    with pytest.raises(UsageError, match="not UTF-8"):
-        read_workload_file(str(broken))
-    broken.write_text("[model")
-    with pytest.raises(UsageError, match="is not valid TOML"):
-        read_workload_file(str(broken))
-    broken.write_text("[model]\nlayers = 3\n")
-    with pytest.raises(UsageError, match=r"^\S+broken.toml: the table \[run\] is missing"):
-        read_workload_file(str(broken))
-    with pytest.raises(UsageError, match="No such file"):
-        read_workload_file(str(tmp_path / "absent.toml"))

@@ -3,11 +3,8 @@
 import csv
 from pathlib import Path
 
-import pytest
-
 import hotloop
 from hotloop.ahead.plan.memory import zero_memory
-from hotloop.core.errors import UsageError
 
 PUBLISHED = Path(__file__).parents[2] / "benchmarks" / "published" / "published.tsv"
 
@@ -33,19 +30,3 @@ def test_parts_add_up_and_optimizers_differ() -> None:
     ]
     assert totals == sorted(totals, reverse=True)
     assert hotloop.zero_memory is zero_memory
-
-
-@pytest.mark.parametrize(
-    ("arguments", "named"),
-    [
-        ((0, 4), "params = 0"),
-        ((True, 4), "params = True"),
-        ((1e9, 0), "ranks = 0"),
-        ((1e9, 2.5), "ranks = 2.5"),
-    ],
-)
-def test_nonsense_is_named(arguments: tuple[float, int], named: str) -> None:
-    with pytest.raises(UsageError, match=named):
-        zero_memory(*arguments)
-    with pytest.raises(UsageError, match="mixed, fp32"):
-        zero_memory(1e9, 1, precision="bf16")

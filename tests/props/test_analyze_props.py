@@ -7,7 +7,6 @@ from hotloop.core.recording import FIELD, STEP_FIELDS, TIME_FIELDS
 from hotloop.evidence.analyze.partition import find_validation, split_phases
 from hotloop.evidence.analyze.process import analyze_process
 from hotloop.evidence.analyze.segments import build_steps
-from hotloop.evidence.analyze.stats import weighted_quantiles
 from hotloop.evidence.analyze.summary import merge_breakdowns
 
 
@@ -99,17 +98,6 @@ def test_every_turn_of_the_optimizers_is_one_step(first_steps, others, turns, le
     assert steps.count == turns
     assert steps.columns["rows_merged"].tolist() == [len(turn)] * turns
     assert steps.tail_ns == len(order) - turns * len(turn)
-
-
-@settings(deadline=None)
-@given(st.lists(st.tuples(st.integers(0, 1000), st.integers(1, 20)), min_size=1, max_size=30), st.floats(0, 1))
-def test_a_weighted_quantile_is_one_of_the_repeated_values(pairs, at):
-    values = np.array([float(v) for v, _ in pairs])
-    weight = np.array([w for _, w in pairs], dtype=np.int64)
-    (found,) = weighted_quantiles(values, weight, (at,))
-    assert values.min() <= found <= values.max()
-    repeated = np.repeat(values, weight)
-    assert (repeated <= found).mean() >= at - 1 / len(repeated) - 1e-9
 
 
 @settings(deadline=None, max_examples=60)

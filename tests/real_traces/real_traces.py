@@ -14,7 +14,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 SHARED = HERE.parents[2] / "shared" / "traces"
 FILES = tuple((HERE / "files.txt").read_text(encoding="utf-8").split())
-"""Relative to the folder: traces, their expected figures, and a memory timeline."""
+"""Relative to the folder: traces, and their expected figures."""
 
 
 def link_traces() -> Path:

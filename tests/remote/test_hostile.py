@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 
 from hotloop.core.errors import RecordingError
-from hotloop.remote.fetch import describe_fetch, fetch_run, unpack
+from hotloop.remote.fetch import describe_fetch, fetch_run
 from hotloop.remote.manifest import BLOCK_BYTES, SCHEMA, is_recorded_name
-from hotloop.remote.store import describe_error
 from tests.remote.nodes import Node, count_ranks, upload
 
 pytestmark = pytest.mark.usefixtures("prompt")
@@ -98,21 +97,6 @@ def test_damage_in_one_manifest_leaves_the_other(store: Path) -> None:
     assert count_ranks(fetch(store)) == {0: 500}
 
 
-def test_an_object_of_any_size_takes_no_more_memory_than_a_manifest(
-    store: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("hotloop.remote.uploader.MAX_MANIFEST_BYTES", 1 << 16)
-    for slot in store.glob("nodes/*/manifest-*.json"):
-        with slot.open("r+b") as file:
-            file.truncate(1 << 40)
-    with pytest.raises(RecordingError, match="is refused: it has more than 65,536 bytes"):
-        fetch(store)
-
-
-def test_what_a_server_says_moves_no_cursor() -> None:
-    assert describe_error(OSError("no\x1b[2J\nway\x00.")) == "OSError: no [2J way"
-
-
 def test_a_wrong_block_is_zeros_and_its_rows_are_lost(store: Path) -> None:
     blocks = sorted(store.glob("nodes/*/blocks/*"), key=lambda path: path.stat().st_size)
     whole = fetch(store)
@@ -130,12 +114,6 @@ def test_a_wrong_block_is_zeros_and_its_rows_are_lost(store: Path) -> None:
     assert process.lost_rows + count_ranks(folder)[0] == 500
 
 
-def test_a_bomb_takes_no_more_memory_than_a_block() -> None:
-    bomb = zlib.compress(b"\0" * (64 << 20))
-    with pytest.raises(RecordingError, match="is damaged"):
-        unpack(bomb, hashlib.sha256(b"\0" * (64 << 20)).hexdigest())
-
-
 def test_a_run_larger_than_the_cache_is_refused(store: Path) -> None:
     with pytest.raises(RecordingError, match=r"more than the cache's 0\.0 GiB"):
         fetch(store, most_bytes=1000)
@@ -147,7 +125,8 @@ def test_the_cache_drops_the_oldest_run(tmp_path: Path, store: Path) -> None:
     other.train(500)
     other.end()
     upload(other, f"file://{tmp_path}/other")
-    second = fetch_run(f"{tmp_path}/other", tmp_path / "cache", most_bytes=560_000)
+    held_bytes = sum(path.stat().st_blocks * 512 for path in first.rglob("*.hlr"))
+    second = fetch_run(f"{tmp_path}/other", tmp_path / "cache", most_bytes=held_bytes * 3 // 2)
     assert not first.exists()
     assert count_ranks(second) == {0: 500}
 
@@ -160,11 +139,6 @@ def test_what_lies_elsewhere_under_the_url_is_left_out(store: Path) -> None:
         "'a b' was left out: it is not the name of a node",
         "node empty has no manifest: it ended before it could send one",
     ]
-
-
-def test_no_recording_is_one_clear_line(tmp_path: Path) -> None:
-    with pytest.raises(RecordingError, match=r"contains no recording; hotloop run --record .* makes one"):
-        fetch_run(f"file://{tmp_path}/nothing", tmp_path / "cache", attempts=1)
 
 
 @pytest.mark.parametrize(

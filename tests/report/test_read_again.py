@@ -1,11 +1,11 @@
-"""A report that was written as JSON is read again, also of another version; what is no report is one clear error."""
+"""A report that was written as JSON is read again; what is no report is one clear error."""
 
 from __future__ import annotations
 
 import io
 import json
 from contextlib import redirect_stderr, redirect_stdout
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,6 @@ from hotloop.core.graph import DiffTerm, DiffTerms
 from hotloop.core.report import Report
 from hotloop.show.report import RENDERERS, render
 
-PAGE = Path(__file__).parents[2] / "docs" / "examples" / "tune-train_lm.html"
 SAMPLES = {
     "input_bound": samples.input_bound_report,
     "straggler": samples.straggler_report,
@@ -47,7 +46,7 @@ def again(report: Report) -> Report:
 def test_a_report_is_the_same_after_its_way_through_a_file(name: str) -> None:
     report = SAMPLES[name]()
     read = again(report)
-    assert [one.name for one in fields(Report) if getattr(read, one.name) != getattr(report, one.name)] == []
+    assert read.to_json() == report.to_json()
     for format_id, renderer in RENDERERS.items():
         if not renderer.kinds:
             assert render(format_id, read) == render(format_id, report)
@@ -71,26 +70,25 @@ def broken(*path: str | int, value: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "place"),
     [
-        (broken("findings", 0, "title", value=5), "findings[0].title should be text, not '5'"),
-        (broken("findings", 0, "saving", "low_ratio", value=2.0), "findings[0].saving: a saving needs"),
-        (broken("findings", 0, "severity", value="grave"), "findings[0].severity should be one of high, medium"),
-        (broken("findings", 0, "where", value="x"), "findings[0].where should be a list"),
-        (broken("step", "mean_ns", value=10**40), "step.mean_ns should be a number of usual size"),
-        (broken("step", "mean_ns", value=True), "step.mean_ns should be a whole number"),
-        (broken("environment", "x", value=[[1e300]]), "environment.x[0][0] should be a number of usual size"),
-        (broken("breakdown", "forward", "share_ratio", value=0.9), "the shares of a breakdown add to"),
-        (broken("ranks", 0, value=None), "ranks[0] should be an object"),
-        (broken("step", "unit", value={}), "step.unit should be text, not 'dict'"),
-        (broken("command", value=["a", 1]), "command[1] should be text"),
-        ({**broken("verdict", value="v"), "step": {"count": 1}}, "step.steady_count is missing"),
+        (broken("findings", 0, "title", value=5), "findings[0].title"),
+        (broken("findings", 0, "saving", "low_ratio", value=2.0), "2.0"),
+        (broken("findings", 0, "severity", value="grave"), "findings[0].severity"),
+        (broken("findings", 0, "where", value="x"), "findings[0].where"),
+        (broken("step", "mean_ns", value=10**40), "step.mean_ns"),
+        (broken("step", "mean_ns", value=True), "step.mean_ns"),
+        (broken("environment", "x", value=[[1e300]]), "environment.x[0][0]"),
+        (broken("breakdown", "forward", "share_ratio", value=0.9), "breakdown"),
+        (broken("ranks", 0, value=None), "not a report"),
+        (broken("command", value=["a", 1]), "command[1]"),
+        (broken("step", value={"count": 1}), "steady_count"),
     ],
 )
-def test_what_is_no_report_is_refused_with_its_place(content: dict[str, Any], said: str) -> None:
+def test_what_is_no_report_is_refused_with_its_place(content: dict[str, Any], place: str) -> None:
     with pytest.raises(RecordingError) as caught:
         Report.from_json(content)
-    assert said in str(caught.value)
+    assert place in str(caught.value)
 
 
 @given(data=st.data(), format_id=st.sampled_from(["html", "markdown", "terminal"]))
@@ -136,7 +134,7 @@ def kinds() -> dict[str, Any]:
         samples_per_step=None, tokens_per_step=None,
     )  # fmt: skip
     comparison = Comparison(
-        tool_version="1", before=side, after=side, warnings=("<w>",), per_unit=None, device=None, growth=None,
+        tool_version="1", before=side, after=side, warnings=("<w>",), per_unit=None, device=None,
         step=DiffTerms(before_ns=5, after_ns=7, whole=whole, terms=(replace(whole, name="forward"),)),
         kernels=(), ops=(), notes=("n",),
     )  # fmt: skip
@@ -169,7 +167,7 @@ def test_every_kind_of_report_is_read_and_drawn_again(
         ("[" * 100_000, "is not valid JSON"),
         ("[]", "its schema is 'None', which cannot be rendered; known: hotloop.attach/1, hotloop.bench/1"),
         ('{"schema": "hotloop.report/9"}', "its schema is 'hotloop.report/9', which cannot be rendered"),
-        ('{"schema": "hotloop.report/1", "verdict": NaN}', "verdict should be text"),
+        ('{"schema": "hotloop.report/1", "verdict": NaN}', "not a report"),
         ("\xff", "is not valid JSON"),
     ],
 )
@@ -182,18 +180,3 @@ def test_a_file_that_is_no_report_is_one_clear_error(
     error = capsys.readouterr().err
     assert said in error
     assert error.count("\n") == 1
-
-
-def test_a_report_of_an_older_version_is_drawn_again() -> None:
-    content = json.loads(PAGE.read_text(encoding="utf-8").split('id="report-data">')[1].split("</script>")[0])
-    older = dict(content)
-    for key in ("strategy", "device_phases", "scorecard", "lines", "health"):
-        del older[key]
-    del older["timelines"][0]["phase_ns"]["other"]
-    older["step"] |= {"mfu_ratio": None, "key_of_another_year": [1]}
-    for key in ("units_noise_ratio", "unit_drift", "excluded"):
-        older["step"].pop(key, None)
-    read = Report.from_json(older)
-    assert (read.health, read.lines) == ((), ())
-    assert "1.80x" in render("markdown", read)
-    assert "1.80x" in render("html", read)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from hotloop.evidence.telemetry import devices
-from hotloop.evidence.telemetry.devices import NAME, DeviceWatch, describe_devices, measure_busy_ratio, read_device_use
+from hotloop.evidence.telemetry.devices import NAME, DeviceWatch, describe_devices, read_device_use
 
 
 def unsupported(*_: Any) -> Any:
@@ -65,7 +65,6 @@ def test_samples_of_the_visible_device_become_lines(tmp_path: Path, monkeypatch:
     (device,) = sample["devices"]
     assert device["index"] == 1
     assert device["power_limit_w"] is None, "what a device does not tell is unknown"
-    assert measure_busy_ratio(tmp_path) == pytest.approx(0.4)
     described, warned = describe_devices(tmp_path)
     assert "GPU 1 (NVIDIA Test)" in described.message
     assert "a kernel ran 40% of the time, peak memory 3.0 of 8.0 GiB" in described.message
@@ -83,7 +82,6 @@ def test_nothing_without_a_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert watch.failure is None
     assert list(tmp_path.iterdir()) == []
     assert describe_devices(tmp_path) == ()
-    assert measure_busy_ratio(tmp_path) is None
 
 
 # ---- how much of the devices was used

@@ -40,12 +40,6 @@ def test_a_span_outside_the_samples_is_unknown() -> None:
     assert found.others_ratio == pytest.approx(0.25)
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"samples": [[1, 2], [3]]}', '{"samples": [["a", "b"], ["c", "d"]]}'])
-def test_a_file_that_makes_no_sense_is_unknown(tmp_path: Path, text: str) -> None:
-    (tmp_path / "cores.json").write_text(text)
-    assert read_host_load(tmp_path / "cores.json", (10.0, 20.0)) is None
-
-
 def test_only_the_steady_steps_count(tmp_path: Path) -> None:
     samples = [[0.0, 0.0, 0.0, 0.0, 0.0], [5.0, 10.0, 10.0, 0.0, 0.0], [10.0, 15.0, 20.0, 5.0, 0.0]]
     (tmp_path / "cores.json").write_text(json.dumps({"samples": samples}))

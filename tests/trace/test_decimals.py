@@ -62,7 +62,3 @@ def test_a_token_means_the_same_alone_and_among_others(texts: list[str]) -> None
 )  # fmt: skip
 def test_what_is_no_time_is_told_from_a_missing_one(token: bytes, state: int) -> None:
     assert parse_one(token)[1] == state
-
-
-def test_halves_round_to_even() -> None:
-    assert parse_microseconds([b"0.0005", b"0.0015", b"0.0025", b"0.00250001"])[0].tolist() == [0, 2, 2, 3]

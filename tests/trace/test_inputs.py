@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 
 import pytest
@@ -126,9 +125,3 @@ def test_a_remote_folder_is_copied_with_its_traces(tmp_path: Path) -> None:
     assert fetch_remote("memory://run/rank0.json", tmp_path / "one").read_bytes() == b"[]"
     with pytest.raises(TraceError, match="does not exist"):
         fetch_remote("memory://run/nowhere.json", tmp_path)
-
-
-def test_without_fsspec_the_error_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "fsspec.core", None)
-    with pytest.raises(TraceError, match=r"pip install 'hotloop\[remote\]'"):
-        fetch_remote("s3://bucket/a.json", tmp_path)

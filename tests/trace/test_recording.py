@@ -11,20 +11,7 @@ import numpy as np
 import pytest
 
 from hotloop.core.errors import RecordingError
-from hotloop.core.frames import (
-    FORMAT_VERSION,
-    HEAD_BYTES,
-    KIND_FACT,
-    KIND_ROW,
-    MAGIC,
-    MIN_SEGMENT_BYTES,
-    STATUS_OFFSETS,
-    FileHeader,
-    Status,
-    encode_frame,
-    encode_header,
-    encode_status,
-)
+from hotloop.core.frames import KIND_ROW, MAGIC, encode_frame, encode_header
 from hotloop.core.recording import CLOSED_BY_END, FIELD, STEP_FIELDS, UNKNOWN
 from hotloop.evidence.trace.recording import count_rows, fill_device_times, find_newer, find_run, read_process, read_run
 from tests.recordings import InstantWriter
@@ -55,20 +42,10 @@ def run(tmp_path: Path) -> Path:
     return folder
 
 
-def write_file(
-    path: Path, frames: bytes, *, fields: tuple[str, ...] = STEP_FIELDS, status: Status | None = None
-) -> Path:
-    head = bytearray(HEAD_BYTES)
-    head[: STATUS_OFFSETS[0]] = encode_header(FileHeader(segment_bytes=MIN_SEGMENT_BYTES, fields=fields))
-    if status is not None:
-        slot = encode_status(status)
-        head[STATUS_OFFSETS[0] : STATUS_OFFSETS[0] + len(slot)] = slot
-    path.write_bytes(bytes(head) + frames)
+def write_rows(path: Path, *rows: list[int]) -> Path:
+    frames = (encode_frame(KIND_ROW, struct.pack(f"<{len(row)}q", *row)) for row in rows)
+    path.write_bytes(encode_header() + b"".join(frames))
     return path
-
-
-def row_frame(sequence: int, *values: int) -> bytes:
-    return encode_frame(KIND_ROW, sequence, struct.pack(f"<{len(values)}q", *values))
 
 
 def fill(*facts: dict[str, object], merged: int = 1) -> list[list[int]]:
@@ -119,68 +96,19 @@ def test_a_run_is_read_whole(run: Path) -> None:
     assert (process.lost_rows, process.closed) == (0, True)
 
 
-def test_columns_are_mapped_by_name(tmp_path: Path) -> None:
-    frames = row_frame(1, 700, 5, 0, 42) + row_frame(2, 900, 5, 1, 43)
-    path = write_file(tmp_path / "old.hlr", frames, fields=("forward_ns", "forgotten_ns", "index", "end_ns"))
-    rows = read_process(path).rows
-    assert rows[:, FIELD["index"]].tolist() == [0, 1]
-    assert rows[:, FIELD["forward_ns"]].tolist() == [700, 900]
-    assert rows[:, FIELD["end_ns"]].tolist() == [42, 43]
-    assert rows[:, FIELD["rows_merged"]].tolist() == [1, 1]
-    assert rows[:, FIELD["backward_ns"]].tolist() == [UNKNOWN, UNKNOWN]
-
-
-@pytest.mark.parametrize(("missing", "lost"), [([], 0), ([0], 1), ([4, 5], 2), ([8, 9], 2), (range(10), 10)])
-def test_missing_rows_are_counted_wherever_they_were(tmp_path: Path, missing: list[int], lost: int) -> None:
-    frames = b"".join(row_frame(k + 1, *make_row(k)) for k in range(10) if k not in missing)
-    path = write_file(tmp_path / "a.hlr", frames, status=Status(generation=2, settled_rows=10))
+@pytest.mark.parametrize(("missing", "lost"), [([], 0), ([0], 1), ([4, 5], 2), ([0, 8], 2)])
+def test_missing_rows_are_counted_and_reported(run: Path, missing: list[int], lost: int) -> None:
+    path = write_rows(run / "processes" / "a.hlr", *(make_row(k) for k in range(10) if k not in missing))
     assert read_process(path).lost_rows == lost
-
-
-def test_forged_counts_do_not_overflow(tmp_path: Path) -> None:
-    biggest = (1 << 63) - 1
-    fields = ("index", "rows_merged")
-    frames = row_frame(1, biggest, 1) + row_frame(2, 5, biggest) + row_frame(3, -7, 1) + row_frame(4, 2, 1)
-    status = Status(generation=2, settled_rows=biggest)
-    path = write_file(tmp_path / "a.hlr", frames, fields=fields, status=status)
-    found = read_process(path)
-    assert found.rows[:, FIELD["index"]].tolist() == [2]
-    assert found.lost_rows == (1 << 60) - 1
-    assert count_rows(path, 0) == 3
-
-
-def test_a_fact_that_is_damaged_is_counted(tmp_path: Path) -> None:
-    facts = [b'{"kind":"process","t":0}', b"[1]", b'{"t":1}', b"{", b'{"kind":"end"}']
-    frames = b"".join(encode_frame(KIND_FACT, k, fact) for k, fact in enumerate(facts))
-    found = read_process(write_file(tmp_path / "a.hlr", frames))
-    assert [fact["kind"] for fact in found.facts] == ["process", "end"]
-    assert found.lost_facts == 3
-
-
-def test_a_huge_hole_is_read_in_bounded_time_and_memory(tmp_path: Path) -> None:
-    path = write_file(tmp_path / "a.hlr", row_frame(1, *make_row(0)))
-    with path.open("r+b") as file:
-        file.truncate(1 << 40)
-    assert len(read_process(path).rows) == 1
-    assert count_rows(path, 0) == 0
-
-
-def test_losses_are_a_health_line_unless_the_recording_says_it_itself(run: Path) -> None:
-    path = run / "processes" / "a.hlr"
-    status = Status(generation=2, settled_rows=4, message="No space left on device: /x")
-    write_file(path, row_frame(1, *make_row(0)), status=status)
-    assert read_run(run).health == ("a.hlr lacks 3 rows (No space left on device: /x)",)
-    fact = encode_frame(KIND_FACT, 2, b'{"kind":"health","id":"recording","message":"m"}')
-    write_file(path, row_frame(1, *make_row(0)) + fact, status=status)
-    assert read_run(run).health == ()
+    assert count_rows(path, 0) == 10
+    assert bool(read_run(run).health) == bool(missing)
 
 
 @pytest.mark.parametrize(
     ("data", "words"),
     [
         (b"PAR1" * 5000, "{} is not a hotloop recording"),
-        (MAGIC + bytes(8), "{} is truncated: 16 bytes, less than a header"),
-        (MAGIC + (FORMAT_VERSION + 1).to_bytes(4, "little") + bytes(8000), "{} was written by a newer hotloop (format"),
+        (MAGIC + bytes(8), "{} was written by another version"),
         (None, "cannot read {}: Is a directory"),
     ],
 )
@@ -256,7 +184,7 @@ def test_last_is_the_last_training(run: Path, tmp_path: Path) -> None:
     assert find_newer(newest) is None
     ended = [*make_row(0)]
     ended[FIELD["closed_by"]] = CLOSED_BY_END
-    write_file(newest / "processes" / "host-2-0-0.hlr", row_frame(1, *ended))
+    write_rows(newest / "processes" / "host-2-0-0.hlr", ended)
     assert find_run("last", tmp_path) == run
 
 
@@ -267,27 +195,6 @@ def test_last_is_the_newest_run_where_none_trained_and_where_it_is_damaged(run: 
     third = add_run(run, "third", 15)
     (third / "processes" / "host-1-0-0.hlr").write_bytes(b"no recording, but no empty file either")
     assert find_run("last", tmp_path) == third
-
-
-def test_a_run_without_a_start_counts_from_when_it_was_written(run: Path, tmp_path: Path) -> None:
-    (run / "run.json").write_text("{")
-    os.utime(run / "run.json", (100, 100))
-    other = run.parent / "other"
-    (other / "processes").mkdir(parents=True)
-    os.utime(other / "processes", (50, 50))
-    assert find_run("last", tmp_path) == run
-
-
-def test_what_is_no_run_says_where_runs_are(run: Path, tmp_path: Path) -> None:
-    (tmp_path / "src").mkdir()
-    for name, root, words in (
-        ("thrid", tmp_path, f"no run 'thrid'; known under {run.parent}: first"),
-        ("src", tmp_path, "src contains no recording"),
-        ("last", run, f"no run under {run / '.hotloop'}: record one with `hotloop run -- COMMAND`"),
-    ):
-        with pytest.raises(RecordingError) as refused:
-            find_run(name, root)
-        assert str(refused.value) == words
 
 
 @pytest.mark.parametrize(

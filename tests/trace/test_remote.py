@@ -97,13 +97,3 @@ def test_what_is_not_there_is_one_clear_line(
     assert main(["trace", url]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"hotloop: {url} {words}")
-
-
-def test_missing_credentials_are_one_clear_line(
-    bucket: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
-    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
-    assert main(["trace", f"{bucket}/run"]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"hotloop: {bucket}/run cannot be read: Unable to locate credentials; set up credentials")

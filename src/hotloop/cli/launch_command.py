@@ -30,7 +30,7 @@ ABOUT = {
     ),
 }
 OPTIONS = (
-    option("--target", metavar="TARGET", help="slurm, trainjob, jobset, job, skypilot, dstack or gpu-sharing"),
+    option("--target", metavar="TARGET", help="slurm, trainjob, jobset, job, skypilot or dstack"),
     option("--plan", metavar="FILE", help="workload file of `hotloop plan`, whose devices determine the nodes"),
     option("--nodes", type=int, metavar="N", help="number of nodes"),
     option("--gpus-per-node", type=int, metavar="M", help="number of GPUs per node; 0 trains on the CPU"),
@@ -69,9 +69,6 @@ OPTIONS = (
     option("--rdma", metavar="RESOURCE", help="Kubernetes: network device of each pod, such as rdma/ib"),
     option("--queue", metavar="NAME", help="Kubernetes: Kueue queue that admits all nodes at once"),
     option("--runtime", metavar="NAME", help="trainjob: training runtime (default: torch-distributed)"),
-    option(
-        "--share", choices=("time-slicing", "mig"), help="gpu-sharing: how jobs share a GPU (default: time-slicing)"
-    ),
     option("--name", metavar="NAME", help="name of the job (default: the script's name)"),
     option("-o", "--output", metavar="FILE", help="write the manifest to FILE"),
     [
@@ -97,7 +94,7 @@ def execute(arguments: argparse.Namespace) -> int:
     target = TARGETS[arguments.target]
     options = sorted(set().union(*(one.takes for one in TARGETS.values())))
     check_options(target, [name for name in options if getattr(arguments, name) not in (None, [])])
-    request = _read_request(arguments, target)
+    request = _read_request(arguments)
     target.check(request)
     text = target.draw(request)
     for warning in target.find_warnings(request):
@@ -113,15 +110,14 @@ def execute(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _read_request(arguments: argparse.Namespace, target: LaunchTarget) -> LaunchRequest:
+def _read_request(arguments: argparse.Namespace) -> LaunchRequest:
     from dataclasses import replace
 
     from hotloop.ahead.launch.request import CLOUDS, LaunchRequest, MeasuredRun, Volume
-    from hotloop.ahead.launch.training_command import TrainingCommand, read_command
+    from hotloop.ahead.launch.training_command import read_command
 
     words = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command
-    shares = target.id == "gpu-sharing"
-    command = TrainingCommand(words=()) if shares else read_command(words, arguments.strategy)
+    command = read_command(words, arguments.strategy)
     notes = () if arguments.strategy is None else _read_strategy(arguments.strategy)
     measured = MeasuredRun()
     if arguments.run is not None:
@@ -132,7 +128,7 @@ def _read_request(arguments: argparse.Namespace, target: LaunchTarget) -> Launch
         if not 0 <= arguments.save_s < 65_535:
             raise UsageError(f"--save-s {arguments.save_s:g}: give seconds from 0 to 65534")
         measured = replace(measured, save_s=arguments.save_s)
-    nodes, gpus, gpu, gpu_bytes, is_whole = _read_shape(arguments, needs_nodes=not shares)
+    nodes, gpus, gpu, is_whole = _read_shape(arguments)
     per_node = command.processes_per_node or max(1, gpus)
     if gpus and per_node != gpus:
         raise UsageError(f"torchrun --nproc-per-node {per_node}, but a node has {gpus} GPUs: start one process per GPU")
@@ -153,7 +149,6 @@ def _read_request(arguments: argparse.Namespace, target: LaunchTarget) -> Launch
         processes_per_node=per_node,
         measured=measured,
         gpu=gpu,
-        gpu_bytes=gpu_bytes,
         is_whole_node=is_whole,
         cpus=arguments.cpus,
         cloud=None if arguments.spot is None else CLOUDS[arguments.spot],
@@ -166,7 +161,6 @@ def _read_request(arguments: argparse.Namespace, target: LaunchTarget) -> Launch
         queue=arguments.queue,
         runtime=arguments.runtime or "torch-distributed",
         slurm_options=tuple(arguments.slurm_option),
-        share=arguments.share,
         notes=notes,
     )
 
@@ -184,8 +178,8 @@ def _read_strategy(path: str) -> tuple[str, ...]:
     )
 
 
-def _read_shape(arguments: argparse.Namespace, *, needs_nodes: bool) -> tuple[int, int, str | None, int | None, bool]:
-    """Nodes, GPUs of a node, device, its memory, and whether the GPUs are all that the node has."""
+def _read_shape(arguments: argparse.Namespace) -> tuple[int, int, str | None, bool]:
+    """Nodes, GPUs of a node, device, and whether the GPUs are all that the node has."""
     from hotloop.ahead.plan.hardware_files import list_hardware, read_hardware
 
     if arguments.plan is not None:
@@ -195,11 +189,8 @@ def _read_shape(arguments: argparse.Namespace, *, needs_nodes: bool) -> tuple[in
         if given:
             raise UsageError(f"--plan and --{given[0].replace('_', '-')}: the plan also sets it; give only one of them")
         shape = shape_of_plan(arguments.plan)
-        return shape.nodes, shape.gpus_per_node, shape.gpu, shape.gpu_bytes, shape.is_whole_node
+        return shape.nodes, shape.gpus_per_node, shape.gpu, shape.is_whole_node
     known = read_hardware(arguments.gpu) if arguments.gpu in list_hardware() else None
-    gpu_bytes = None if known is None else known.memory_bytes
-    if not needs_nodes:
-        return 1, 1, arguments.gpu, gpu_bytes, False
     for name, least in (("nodes", 1), ("gpus_per_node", 0)):
         value = getattr(arguments, name)
         option = f"--{name.replace('_', '-')}"
@@ -208,7 +199,7 @@ def _read_shape(arguments: argparse.Namespace, *, needs_nodes: bool) -> tuple[in
         if value < least:
             raise UsageError(f"{option} {value}: give a number of at least {least}")
     gpus = arguments.gpus_per_node
-    return arguments.nodes, gpus, arguments.gpu, gpu_bytes, known is not None and known.gpus_per_node == gpus
+    return arguments.nodes, gpus, arguments.gpu, known is not None and known.gpus_per_node == gpus
 
 
 def _name_of(words: tuple[str, ...]) -> str:

@@ -182,10 +182,10 @@ def _report_memory(arguments: argparse.Namespace) -> int:
 
     others = [path for path in arguments.paths if not is_memory_file(path)]
     if others:
-        raise UsageError(f"{others[0]} is not a memory snapshot or timeline; use a separate command for it")
+        raise UsageError(f"{others[0]} is not a memory snapshot; use a separate command for it")
     missing = [path for path in arguments.paths if not Path(path).is_file()]
     if missing:
-        raise UsageError(f"{missing[0]} is not a file; give a snapshot (.pickle) or a memory timeline (.raw.json.gz)")
+        raise UsageError(f"{missing[0]} is not a file; give a snapshot (.pickle)")
     for name in ("what_if", "sql"):
         if getattr(arguments, name):
             raise UsageError(

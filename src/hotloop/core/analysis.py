@@ -59,7 +59,6 @@ class OptimizerFacts:
     where: Where | None = None
     foreach: bool | None = None
     fused: bool | None = None
-    capturable: bool | None = None
     groups: int | None = None
     tensors: int | None = None
     parameters: int | None = None

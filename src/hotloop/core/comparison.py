@@ -15,8 +15,6 @@ from .utilization import Utilization
 COMPARISON_SCHEMA = "hotloop.diff/1"
 """Version of the contract. Fields are added, never changed."""
 
-REST_TERMS = ("compute", "unmatched_comm", "copies", "idle")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiffSide:
@@ -57,24 +55,6 @@ class UnitChange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GrowthSplit:
-    """The change of one window, split by its causes across ranks."""
-
-    window: str
-    """'device window' or 'backward' (on the host, with the communication that follows it)."""
-    change: DiffTerms
-    """Terms wait, transfer and rest, which sum to the change of the window exactly."""
-    rest: DiffTerms
-    """The term 'rest' by REST_TERMS, exactly."""
-    notes: tuple[str, ...]
-
-    def __post_init__(self) -> None:
-        (rest,) = (term for term in self.change.terms if term.name == "rest")
-        if (rest.before_ns, rest.after_ns) != (self.rest.before_ns, self.rest.after_ns):
-            raise InvariantError("the parts of the rest of a growth do not sum to it")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
     """Two sides compared. At least one of ``step`` and ``device`` is present."""
 
@@ -89,8 +69,6 @@ class Comparison:
     """None unless samples or tokens per step are known and differ."""
     device: DiffTerms | None
     """The device window of a step by part; None if a side shows no device."""
-    growth: GrowthSplit | None
-    """None unless a side has several ranks whose traces contain it."""
     kernels: tuple[DiffRow, ...]
     ops: tuple[DiffRow, ...]
     notes: tuple[str, ...]

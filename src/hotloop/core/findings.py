@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Literal
+from typing import Any, Literal
 
 from .errors import InvariantError
 
-Value = str | int | float | bool | None | list["Value"] | dict[str, "Value"]
+Value = str | int | float | bool | None | list[Any] | dict[str, Any]
 
 
 class Kind(str, Enum):

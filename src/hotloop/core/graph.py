@@ -115,7 +115,7 @@ class DeviceMemoryTimeline:
     ops: tuple[OpMemory, ...]
     """Most held at the peak first."""
     peak_by_category: Mapping[str, int]
-    """The peak by memory_snapshot.TIMELINE_CATEGORIES, derived from the ranges around each allocation and from its
+    """The peak by memory_snapshot.MEMORY_CATEGORIES, derived from the ranges around each allocation and from its
     lifetime (memory_categories); sums to ``peak_allocated_bytes``. What was there before the trace is 'unknown'."""
 
     def __post_init__(self) -> None:
@@ -129,17 +129,6 @@ class DeviceMemoryTimeline:
     def fragmentation_bytes(self) -> int | None:
         """Reserved less allocated at the peak; None if reserved is unknown."""
         return None if self.peak_reserved_bytes is None else self.peak_reserved_bytes - self.peak_allocated_bytes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CategoryMemory:
-    """One of torch's categories of memory over a memory timeline."""
-
-    category: str
-    at_peak_bytes: int
-    own_peak_bytes: int
-    """Highest level that this category alone reached."""
-    final_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

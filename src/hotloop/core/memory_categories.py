@@ -79,7 +79,7 @@ _SILENT = frozenset({Origin.UNTOLD, Origin.TEMPORARY})
 
 
 def categorize_allocations(allocations: Sequence[Allocation]) -> list[str]:
-    """One of core.memory_snapshot.TIMELINE_CATEGORIES for each allocation; they come in the order of ``made``."""
+    """One of core.memory_snapshot.MEMORY_CATEGORIES for each allocation; they come in the order of ``made``."""
     passes, steps = _Runs(allocations, _BACKWARD), _Runs(allocations, _OPTIMIZER)
     repeated = _find_repeated_copies(allocations)
     found: list[str | None] = []

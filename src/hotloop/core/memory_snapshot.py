@@ -1,4 +1,4 @@
-"""MemoryFile: the content of an allocator's snapshot or a profiler's memory timeline, as values.
+"""MemoryFile: the content of an allocator's snapshot, as values.
 
 All sizes are bytes. *reserved* is what the caching allocator took from the device, *allocated* what tensors hold,
 *active* is allocated plus what waits for another stream before it is free again, *requested* what the program asked
@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 from .errors import InvariantError
 from .findings import Where
-from .graph import CategoryMemory
 
 ACTIVE_ALLOCATED = "active_allocated"
 ACTIVE_AWAITING_FREE = "active_awaiting_free"
@@ -20,7 +19,7 @@ INACTIVE = "inactive"
 BLOCK_STATES = (ACTIVE_ALLOCATED, ACTIVE_AWAITING_FREE, INACTIVE)
 """The states of a block of a segment: in use, freed but still needed by another stream, or free for reuse."""
 
-TIMELINE_CATEGORIES = (
+MEMORY_CATEGORIES = (
     "parameter",
     "optimizer_state",
     "input",
@@ -30,10 +29,7 @@ TIMELINE_CATEGORIES = (
     "autograd_detail",
     "unknown",
 )
-"""torch.profiler's categories of memory, in the order of the numbers in a raw memory timeline."""
-
-TIMELINE_ACTIONS = ("preexisting", "create", "increment_version", "destroy")
-"""The kinds of rows of a raw memory timeline, in the order of their numbers, which start at 1."""
+"""torch.profiler's categories of memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +80,7 @@ class MemoryPeak:
     by_site: tuple[SiteMemory, ...]
     """Sums to ``requested_bytes``, largest first."""
     by_category: Mapping[str, int]
-    """Bytes by TIMELINE_CATEGORIES, derived from the stacks and from the lifetime of each allocation
+    """Bytes by MEMORY_CATEGORIES, derived from the stacks and from the lifetime of each allocation
     (memory_categories); sums to ``requested_bytes``. A missing category was not seen; 'unknown' is what could not be
     determined."""
 
@@ -152,16 +148,9 @@ class DeviceMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryFile:
-    """A snapshot or a memory timeline, as a report shows it."""
+    """A snapshot, as a report shows it."""
 
     source: str
-    kind: str
-    """'snapshot' or 'timeline'."""
     devices: tuple[DeviceMemory, ...] = ()
-    """Of a snapshot."""
     largest_blocks: tuple[MemoryBlock, ...] = ()
     out_of_memory: tuple[OutOfMemory, ...] = ()
-    peak_bytes: int | None = None
-    """Of a timeline; a snapshot has one for each device."""
-    categories: tuple[CategoryMemory, ...] = ()
-    """Of a timeline; a snapshot has them for the peak of each device."""

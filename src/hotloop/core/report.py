@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from .applied import AppliedTechnique
-from .decode import Special, decode, decode_fields, to_plain
+from .decode import decode_contract, to_plain
 from .errors import RecordingError
-from .findings import Finding, Severity, Skipped, Value
+from .findings import Finding, Skipped, Value
 from .hosts import Attempt, HostClock
 from .memory_snapshot import MemoryFile
 from .phases import PHASES, Breakdown, Excluded
@@ -247,7 +247,11 @@ class Report:
 
         Raises RecordingError if a value does not match the schema.
         """
-        return _read_report(content, "")
+        try:
+            fields = _as_fields(content)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise RecordingError(f"the file is not a report: {error!r}") from None
+        return decode_contract(Report, fields)
 
 
 _ALWAYS = (
@@ -283,45 +287,22 @@ def report_to_json(report: Report) -> dict[str, Any]:
     return out
 
 
-def _read_report(content: Any, place: str) -> Report:
-    if not isinstance(content, Mapping):
-        raise RecordingError(f"{place or 'the file'} should be a report")
-    tool = content.get("tool")
-    version = tool.get("version", "") if isinstance(tool, Mapping) else ""
-    named = {"tool_version": version, "next_command": content.get("next")}
-    absent: dict[str, Any] = {"environment": {}, "forecast_history": {}, "verdict": ""}
-    absent |= {name: () for name in ("command", "ranks", "findings", "skipped", "health")}
-    return decode_fields(Report, {**absent, **content, **named}, _SPECIAL, place)
+def _as_fields(content: Mapping[str, Any]) -> dict[str, Any]:
+    """The report's JSON with the keys of the fields that ``report_to_json`` writes in another form."""
+    named = {"next_command": content.get("next"), "breakdown": _phases_of(content)}
+    named["ranks"] = [{**rank, "breakdown": _phases_of(rank), "device": _device_of(rank)} for rank in content["ranks"]]
+    named["findings"] = [{**finding, "severity_override": finding["severity"]} for finding in content["findings"]]
+    named["runs"] = [{**_as_fields(run), "tool_version": run["tool"]["version"]} for run in content.get("runs", ())]
+    return {**content, **named}
 
 
-def _read_breakdown(value: Any, place: str) -> Breakdown:
-    if isinstance(value, Mapping) and "phases" not in value:
-        value = {"phases": {name: value[name] for name in PHASES if name in value}}
-    return decode_fields(Breakdown, value, {}, place)
+def _phases_of(content: Mapping[str, Any]) -> dict[str, Any] | None:
+    return None if content["breakdown"] is None else {"phases": content["breakdown"]}
 
 
-def _read_finding(value: Any, place: str) -> Finding:
-    """Keeps the severity if the saving does not determine it."""
-    finding = decode_fields(Finding, value, {}, place)
-    if "severity" not in value:
-        return finding
-    severity = decode(Severity, value["severity"], place=f"{place}.severity")
-    return finding if severity is finding.severity else replace(finding, severity_override=severity)
-
-
-def _read_device(value: Any, place: str) -> Device | None:
+def _device_of(rank: Mapping[str, Any]) -> dict[str, Any] | None:
     """None for the device of a trace's rank, which its timeline holds."""
-    if not isinstance(value, Mapping) or "compute" in value:
-        return decode_fields(Device, value, {}, place)
-    return None
-
-
-_SPECIAL: Special = {
-    Report: _read_report,
-    Breakdown: _read_breakdown,
-    Finding: _read_finding,
-    Device: _read_device,
-}
+    return rank["device"] if rank["device"] is None or "compute" in rank["device"] else None
 
 
 def _breakdown_to_json(breakdown: Breakdown | None) -> dict[str, Any] | None:

@@ -15,7 +15,6 @@ from hotloop.core.benchmarks import ScalingRun
 from hotloop.core.errors import HotloopError, RecordingError, UsageError
 from hotloop.evidence.analyze.measurement import measure_ranks
 from hotloop.evidence.analyze.trainings import Training, analyze_run, find_lead
-from hotloop.evidence.telemetry.devices import measure_busy_ratio
 from hotloop.evidence.trace.recording import find_run, read_run
 
 GIB = 1 << 30
@@ -46,12 +45,11 @@ class NodeShape:
     nodes: int
     gpus_per_node: int
     gpu: str | None = None
-    gpu_bytes: int | None = None
     is_whole_node: bool = False
 
 
 def measure_run(run: str) -> MeasuredRun:
-    """Times and memory of the run's largest training, each of the worst rank. Raises RecordingError."""
+    """Times of the run's largest training, each of the worst rank. Raises RecordingError."""
     training, _ = read_training(run)
     ranks = training.analysis.ranks
     saves = [
@@ -61,13 +59,9 @@ def measure_run(run: str) -> MeasuredRun:
         for took_ns, count in zip(columns.get("checkpoint_ns", ()), columns.get("checkpoints", ()), strict=False)
         if count > 0 and took_ns > 0
     ]
-    peaks = [rank.memory_peak_bytes for rank in ranks if rank.memory_peak_bytes is not None]
-    on_device = training.analysis.accelerator
     return MeasuredRun(
         save_s=max(saves) / 1e9 if saves else None,
         step_s=max(rank.step_mean_ns for rank in ranks) / 1e9,
-        peak_bytes=max(peaks) if peaks and on_device else None,
-        busy_ratio=measure_busy_ratio(find_run(run, Path.cwd())),
     )
 
 
@@ -97,6 +91,5 @@ def shape_of_plan(path: str) -> NodeShape:
         nodes=count // per_node,
         gpus_per_node=0 if is_cpu else per_node,
         gpu=None if is_cpu else request.gpu,
-        gpu_bytes=None if is_cpu else request.hardware.memory_bytes,
         is_whole_node=per_node == each,
     )

@@ -101,8 +101,7 @@ class _Followed:
     def read(self, now_s: float, now_wall_s: float, notes: list[str]) -> None:
         before_ns = self._process.end_ns
         try:
-            for piece in self._tail.read():
-                self._process.add(piece.rows, piece.facts)
+            self._process.add(*self._tail.read())
         except RecordingError as error:
             notes.append(str(error))
         end_ns = self._process.end_ns

@@ -81,7 +81,7 @@ def report_trace_analysis(
 
 
 def report_memory_files(paths: Sequence[Path], command: tuple[str, ...] = ()) -> Report:
-    """The reports of memory snapshots and timelines. Raises RecordingError in one line for a file that is neither."""
+    """The report of memory snapshots. Raises RecordingError in one line for a file that is none."""
     read = [read_memory_file(path) for path in paths]
     found = [one for file, _ in read for one in describe_failures(list_failures(file), known=MemorySituation())]
     findings, _ = complete_findings([out_of_memory.sign(one) for one in found], ACTS)

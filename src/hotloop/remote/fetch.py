@@ -24,9 +24,9 @@ from hotloop.core.errors import RecordingError
 from hotloop.core.frames import decode_object
 from hotloop.core.report import Health
 
-from .manifest import BLOCK_BYTES, MARKER, NODES, ZEROS, FileState, NodeManifest, block_name, decode_marker, write_json
+from .manifest import BLOCK_BYTES, MARKER, NODES, FileState, NodeManifest, block_name, decode_marker, write_json
 from .store import ATTEMPTS, RemoteStore
-from .uploader import read_node, read_nodes, url_key
+from .uploader import read_nodes, url_key
 
 NAME = "fetched.json"
 SCHEMA = "hotloop.fetched/1"
@@ -35,8 +35,6 @@ MOST_CACHED_BYTES = 4 << 30
 PARALLEL = 8
 _MAX_PACKED_BYTES = BLOCK_BYTES + 1024
 _MAX_FETCHED_BYTES = 256 << 20
-_AGAIN = 3
-"""How often a node that removed blocks during a fetch is asked for its newer manifest."""
 _RANK_ZERO = re.compile(r"processes/.+-0-\d+(?:\.\d+)?\.hlr")
 
 
@@ -72,7 +70,7 @@ def fetch_run(url: str, cache: Path, *, most_bytes: int = MOST_CACHED_BYTES, att
         raise RecordingError(
             f"{store.shown} contains no recording of any node yet" + "".join(f"; {line}" for line in lines[:1])
         )
-    size_bytes = sum(_count_bytes(state) for node in nodes for state in node.files.values())
+    size_bytes = sum(state.size_bytes for node in nodes for state in node.files.values())
     if size_bytes > most_bytes:
         raise RecordingError(
             f"{store.shown} is refused: it holds {size_bytes / 2**30:,.1f} GiB, more than the cache's "
@@ -122,20 +120,6 @@ class _Fetching:
             for node in nodes:
                 files = [one for one in wanted if one.node == node.node]
                 missing = [self._fetch(pool, one) for one in files]
-                for _ in range(_AGAIN):
-                    if not any(missing):
-                        break
-                    newer = read_node(self._store, node.node)[0]
-                    if newer is None or newer.generation <= node.generation:
-                        break
-                    node, self._before = newer, {**self._before, **self.held}
-                    places = {one.name: one.place for one in files}
-                    files = [
-                        _Wanted(node=node.node, name=name, place=places[name], state=state)
-                        for name, state in node.files.items()
-                        if name in places
-                    ]
-                    missing = [self._fetch(pool, one) for one in files]
                 self.lines += [
                     f"{one.place} of node {one.node} lacks {len(lost)} of {len(one.state.blocks)} blocks: {lost[0]}"
                     for one, lost in zip(files, missing, strict=True)
@@ -168,8 +152,6 @@ class _Fetching:
     def _fetch_block(self, one: _Wanted, at: int) -> bytes | str:
         """The block's content, or why there is none."""
         checksum = one.state.blocks[at]
-        if checksum == ZEROS:
-            return b""
         try:
             read = partial(unpack, checksum=checksum)
             content = self._store.get(block_name(one.node, checksum), _MAX_PACKED_BYTES, read)
@@ -202,8 +184,7 @@ def plan_places(nodes: list[NodeManifest]) -> list[_Wanted]:
     for node in nodes:
         for name, state in node.files.items():
             folder, _, base = name.rpartition("/")
-            stem = base.partition(".")[0]
-            owner = taken.setdefault(f"{folder}/{stem}", node.node) if folder else node.node
+            owner = taken.setdefault(name, node.node)
             if not folder:
                 place = name if node is lead else f"{NODES}/{node.node}/{name}"
             else:
@@ -219,10 +200,6 @@ def _describe_node(node: NodeManifest) -> str:
         f"node {node.node} has not finished its upload: anything after {at} ({rows:,} rows) is missing; if the run "
         "has ended, `hotloop upload RUN URL` on that node sends the rest"
     )
-
-
-def _count_bytes(state: FileState) -> int:
-    return BLOCK_BYTES * sum(block != ZEROS for block in state.blocks)
 
 
 def _read_fetched(folder: Path) -> dict[str, object]:

@@ -14,6 +14,7 @@ import re
 import secrets
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -21,7 +22,7 @@ import msgspec
 from msgspec import Meta
 
 from hotloop.core.errors import RecordingError
-from hotloop.core.frames import HEAD_BYTES, decode_object
+from hotloop.core.frames import decode_object
 from hotloop.core.output_file import write_whole
 
 T = TypeVar("T")
@@ -42,28 +43,12 @@ def list_files(folder: Path) -> dict[str, Path]:
     return found
 
 
-def read_blocks(path: Path) -> tuple[int, Iterator[tuple[int, bytes]]]:
-    """Size in bytes, and (number, content) of each block: the first one, then from the last to the second.
-
-    A recording's first block says how many rows there are. Rows are written from front to back, so whatever it counts
-    is in blocks that are read later, and rows written meanwhile at the end cannot make earlier ones look lost.
-    Raises OSError, also for a file of more than MAX_FILE_BYTES.
-    """
-    file = path.open("rb")
-    size_bytes = os.fstat(file.fileno()).st_size
-    if size_bytes > MAX_FILE_BYTES:
-        file.close()
-        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
-
-    def read() -> Iterator[tuple[int, bytes]]:
-        count = math.ceil(size_bytes / BLOCK_BYTES)
-        with file:
-            for number in (*range(min(count, 1)), *range(count - 1, 0, -1)):
-                file.seek(number * BLOCK_BYTES)
-                wanted = min(BLOCK_BYTES, size_bytes - number * BLOCK_BYTES)
-                yield number, file.read(wanted).ljust(wanted, b"\0")  # shorter only if it was truncated meanwhile
-
-    return size_bytes, read()
+def read_blocks(path: Path) -> Iterator[bytes]:
+    """The blocks of a file. Raises OSError, also for a file of more than MAX_FILE_BYTES."""
+    with path.open("rb") as file:
+        if os.fstat(file.fileno()).st_size > MAX_FILE_BYTES:
+            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+        yield from iter(partial(file.read, BLOCK_BYTES), b"")
 
 
 def read_start(folder: Path) -> tuple[float, int]:
@@ -114,10 +99,8 @@ NODES = "nodes"
 SLOTS = ("manifest-0.json", "manifest-1.json")
 """Written in turn, so a kill during one leaves the other. The one with the larger generation counts."""
 
-BLOCK_BYTES = HEAD_BYTES
-"""The unit of comparing and sending. The head of a recording, which changes all the time, is a block of its own."""
-ZEROS = ""
-"""In the place of the checksum of a block of zeros, which is not sent: the space that a writer takes in advance."""
+BLOCK_BYTES = 1 << 16
+"""The unit of comparing and sending."""
 MAX_MANIFEST_BYTES = 64 << 20
 MAX_FILE_BYTES = 2 << 30
 MAX_FILES = 100_000
@@ -125,7 +108,7 @@ MAX_FILES = 100_000
 NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,80}")
 RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,80}")
 _FILE_NAME = re.compile(
-    r"processes/[A-Za-z0-9][A-Za-z0-9_.@+-]{0,200}\.(?:hlr|samples)"
+    r"processes/[A-Za-z0-9][A-Za-z0-9_.@+-]{0,200}\.hlr"
     r"|traces/[A-Za-z0-9][A-Za-z0-9_.@+-]{0,200}\.json(?:\.gz)?"
     r"|(?:run|outcome|cores|probe|verdict|exports)\.json|devices\.jsonl"
 )
@@ -137,7 +120,7 @@ def _matching(pattern: str) -> Meta:
 
 RunId = Annotated[str, _matching(RUN_ID.pattern)]
 FileName = Annotated[str, _matching(_FILE_NAME.pattern)]
-Checksum = Annotated[str, _matching(r"[0-9a-f]{64}|")]
+Checksum = Annotated[str, _matching(r"[0-9a-f]{64}")]
 Seconds = Annotated[float, Meta(ge=0, lt=1e11)]
 """Since 1970."""
 
@@ -176,7 +159,7 @@ class NodeManifest:
     @property
     def checksums(self) -> frozenset[str]:
         """Checksums of all blocks that were sent."""
-        return frozenset(block for file in self.files.values() for block in file.blocks) - {ZEROS}
+        return frozenset(block for file in self.files.values() for block in file.blocks)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -39,7 +39,6 @@ from .manifest import (
     NODES,
     RUN_ID,
     SLOTS,
-    ZEROS,
     FileState,
     Marker,
     NodeManifest,
@@ -221,21 +220,16 @@ class Uploader:
         known_rows = 0 if before is None else before.rows_count or 0
         rows_count = self._count_rows(path, known_rows) if name.endswith(".hlr") else None
         try:
-            size_bytes, blocks = read_blocks(path)
-            checksums: dict[int, str] = {}
+            blocks, checksums, size_bytes = read_blocks(path), list[str](), 0
             while some := list(islice(blocks, PARALLEL)):
-                sent = pool.map(self._send_block, [content for _, content in some])
-                checksums.update(zip([number for number, _ in some], sent, strict=True))
+                checksums += pool.map(self._send_block, some)
+                size_bytes += sum(map(len, some))
         except OSError:
             return None
-        return FileState(
-            size_bytes=size_bytes, rows_count=rows_count, blocks=tuple(checksums[at] for at in sorted(checksums))
-        )
+        return FileState(size_bytes=size_bytes, rows_count=rows_count, blocks=tuple(checksums))
 
     def _send_block(self, content: bytes) -> str:
         """Its checksum, once it is in the store."""
-        if not content.strip(b"\0"):
-            return ZEROS
         checksum = hashlib.sha256(content).hexdigest()
         if checksum not in self._stored:
             self._store.put(block_name(self.manifest.node, checksum), zlib.compress(content, 1))

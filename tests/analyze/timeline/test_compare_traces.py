@@ -9,7 +9,7 @@ import pytest
 from hotloop.core.comparison import Comparison
 from hotloop.core.timeline import RankTimeline
 from hotloop.core.trace_results import ReducedTrace, ReducedTraces
-from hotloop.evidence.analyze.timeline.compare_traces import ReducedForDiff, compare_traces, normalize_name
+from hotloop.evidence.analyze.timeline.compare_traces import compare_traces, normalize_name
 from hotloop.evidence.analyze.timeline.reduce import ReduceOptions, reduce_trace
 from hotloop.evidence.trace.inputs import find_traces, read_trace_file
 
@@ -43,7 +43,7 @@ def diff_ranks(before: tuple[RankTimeline, ...], after: tuple[RankTimeline, ...]
                 ReducedTrace(
                     facts=facts,
                     notes=(),
-                    result=ReducedForDiff(timeline=one, collectives=None, work=None),  # type: ignore[arg-type]
+                    result=one,
                 )
                 for one in side
             ),

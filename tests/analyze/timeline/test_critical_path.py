@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hotloop.core.errors import UsageError
 from hotloop.core.trace import Category
 from hotloop.core.trace_analysis import StepPath
 from hotloop.evidence.analyze.timeline.classes import classify_work
@@ -27,7 +26,7 @@ from hotloop.evidence.analyze.timeline.steps import find_steps
 from hotloop.evidence.trace.columns import TraceColumns
 from hotloop.evidence.trace.inputs import find_traces, read_trace_file
 
-from .plain_trace import TRACES, US, PlainTrace, Row, call, copy, frame, kernel, mark, op
+from .plain_trace import TRACES, US, PlainTrace, Row, call, copy, kernel, mark, op
 
 needs_traces = pytest.mark.skipif(not TRACES.is_dir(), reason=f"the public traces are not at {TRACES}")
 
@@ -334,25 +333,12 @@ def test_a_device_that_falls_behind_sets_the_pace() -> None:
     assert bound(path) == {"device_compute": 200}
 
 
-def test_python_frames_and_device_ranges_are_no_nodes() -> None:
-    path = path_of([mark("ProfilerStep#0", 0, 100), frame("train.py(3): main", 0, 100), op("aten::mm", 10, 5)])
-    assert [(name, total_ns // US) for name, _, total_ns in path.parts] == [
-        ("ProfilerStep#0", 95),
-        ("aten::mm", 5),
-    ]
-
-
 def test_the_median_step_is_looked_at() -> None:
     rows = [mark(f"ProfilerStep#{i}", s, n) for i, (s, n) in enumerate([(0, 50), (50, 90), (140, 70)])]
     trace = PlainTrace(rows)
     steps = find_steps(trace, link_device_work(trace))
     assert choose_step(steps) == 2
     assert path_of(rows).step == 2
-
-
-def test_an_empty_trace_has_no_path() -> None:
-    with pytest.raises(UsageError, match="no events for a critical path"):
-        path_of([])
 
 
 @given(st.data())

@@ -5,7 +5,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hotloop.core.errors import InvariantError
 from hotloop.core.timeline import DevicePartition
 from hotloop.evidence.analyze.timeline.classes import (
     classify_work,
@@ -55,15 +54,6 @@ def test_parts_are_exclusive_and_sum_to_the_window() -> None:
         exposed_mem_ns=20 * US,
     )
     assert p.overlap_ratio == pytest.approx(1 / 3)
-
-
-def test_a_partition_that_does_not_sum_is_refused() -> None:
-    good = {"window_ns": 10, "busy_ns": 8, "idle_ns": 2, "compute_ns": 5, "comm_ns": 4, "mem_ns": 1, "overlap_ns": 1}
-    good |= {"exposed_comm_ns": 3, "exposed_mem_ns": 0}
-    DevicePartition(**good)
-    for name in ("idle_ns", "compute_ns", "overlap_ns", "exposed_comm_ns", "exposed_mem_ns", "mem_ns"):
-        with pytest.raises(InvariantError):
-            DevicePartition(**{**good, name: good[name] + 9})
 
 
 def test_the_kernel_says_that_it_is_a_collective() -> None:

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hotloop.evidence.analyze.timeline.intervals import (
@@ -75,18 +75,3 @@ def test_pieces_know_where_they_come_from(one: Pairs, two: Pairs) -> None:
     for source, index in ((a, pieces.of_a), (b, pieces.of_b)):
         assert np.all((source.start_ns[index] <= pieces.start_ns) & (pieces.end_ns <= source.end_ns[index]))
     assert int(pieces.length_ns.sum()) == len(instants(one) & instants(two))
-
-
-@settings(max_examples=30)
-@given(st.lists(st.tuples(st.integers(0, 2**60), st.integers(1, 2**20)), min_size=1, max_size=20))
-def test_large_times_stay_exact(found: list[tuple[int, int]]) -> None:
-    a = make([(s, s + n) for s, n in found])
-    low, high = int(a.start_ns[0]), int(a.end_ns[-1])
-    window = np.array([low], dtype=np.int64), np.array([high], dtype=np.int64)
-    assert int(cover_windows(a, *window)[0]) == a.total_ns
-    assert find_gaps(a, low, high).total_ns + a.total_ns == high - low
-
-
-def test_touching_intervals_become_one() -> None:
-    a = make([(0, 5), (5, 9)])
-    assert (a.start_ns.tolist(), a.end_ns.tolist()) == ([0], [9])

@@ -1,4 +1,4 @@
-"""Memory events -> peak, fragmentation, growth and who allocated; torch's memory timeline -> peak by category."""
+"""Memory events -> peak, fragmentation, growth and who allocated, and the peak by category."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from hotloop.evidence.analyze.timeline.links import link_device_work
 from hotloop.evidence.analyze.timeline.memory import OUTSIDE, describe_memory
 from hotloop.evidence.analyze.timeline.steps import find_steps
 from hotloop.evidence.trace.inputs import find_traces, read_trace_file
-from hotloop.evidence.trace.memory_files import read_memory_file
 
 from .plain_trace import TRACES, US, PlainTrace, Row, mark, op
 
@@ -103,11 +102,6 @@ def test_growth_is_the_slope_over_the_steps() -> None:
     assert few.growth_bytes_per_step is None
 
 
-def test_no_memory_events() -> None:
-    assert describe(None, ROWS) == ()
-    assert describe(events([]), ROWS) == ()
-
-
 @needs_traces
 def test_a_real_cpu_trace() -> None:
     (file,) = find_traces([TRACES / "cpu" / "mem.pt.trace.json.gz"]).files
@@ -121,16 +115,6 @@ def test_a_real_cpu_trace() -> None:
     assert found.peak_allocated_bytes == int(memory.allocated_bytes.max())
     assert found.fragmentation_bytes is None
     assert sum(o.at_peak_bytes for o in found.ops) == found.held_at_peak_bytes
-
-
-@needs_traces
-def test_categories_of_a_real_memory_timeline() -> None:
-    file, _ = read_memory_file(TRACES / "memory" / "memory_timeline.raw.gz")
-    found = file.categories
-    assert sum(c.at_peak_bytes for c in found) == file.peak_bytes == 3_082_832_104
-    assert (found[0].category, found[0].at_peak_bytes) == ("activation", 2_592_465_920)
-    assert all(c.own_peak_bytes >= c.at_peak_bytes for c in found)
-    assert all(c.own_peak_bytes >= c.final_bytes for c in found)
 
 
 def test_the_peak_by_category_by_hand() -> None:

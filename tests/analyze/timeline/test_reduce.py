@@ -1,10 +1,8 @@
 from __future__ import annotations
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hotloop.core.errors import UsageError
 from hotloop.core.trace import Category
 from hotloop.evidence.analyze.timeline.reduce import ReduceOptions, reduce_trace
 
@@ -83,31 +81,9 @@ def test_whatever_a_file_holds_the_laws_hold(rows: list[Row], lost_threads: bool
     assert all(sum(s.phases_ns) == s.host_ns for s in t.steps)
 
 
-def test_a_trace_is_left_as_it_was() -> None:
-    trace = PlainTrace([op("aten::mm", 0, 5), kernel("a", 10, 5), kernel("b", 30, 5)])
-    for column in (trace.start_ns, trace.duration_ns, trace.name, trace.category, trace.thread, trace.correlation):
-        column.setflags(write=False)
-    assert reduce_trace(trace) == reduce_trace(trace)
-
-
 def test_tables_are_as_long_as_asked_and_the_rest_is_counted() -> None:
     trace = PlainTrace([kernel(f"k{i}", 10 * i, i + 1) for i in range(8)] + [op(f"o{i}", i, 1) for i in range(8)])
     t = reduce_trace(trace, ReduceOptions(top=3))
     assert [k.name for k in t.kernels] == ["k7", "k6", "k5"]
     assert t.kernels_left_out_count == 5
     assert (len(t.ops), t.ops_left_out_count) == (3, 5)
-
-
-def test_equal_rows_stand_in_the_order_of_their_names() -> None:
-    rows = [kernel(name, 10 * i, 5) for i, name in enumerate(("b", "c", "a"))]
-    assert [k.name for k in reduce_trace(PlainTrace(rows)).kernels] == ["a", "b", "c"]
-
-
-def test_long_names_are_cut() -> None:
-    (row,) = reduce_trace(PlainTrace([kernel("x" * 5000, 0, 1)])).kernels
-    assert (len(row.name), row.name[-3:]) == (400, "...")
-
-
-def test_an_unknown_sort_names_the_known_ones() -> None:
-    with pytest.raises(UsageError, match="host_self, flops, count"):
-        reduce_trace(PlainTrace([op("aten::mm", 0, 5)]), ReduceOptions(op_sort="size"))

@@ -164,9 +164,3 @@ def test_a_trace_of_the_device_alone_is_cut_by_nothing() -> None:
     assert (t.step_source, t.anatomy.breakdown) == ("whole trace", None)
     assert t.devices[0].partition.idle_ns == 20 * US
     assert {"no-host", "unlinked-kernels"} <= {n.code for n in t.notes}
-
-
-def test_an_empty_trace_reduces_to_nothing() -> None:
-    t = reduce()
-    assert (t.devices, t.steps, t.kernels, t.ops, t.idle, t.launch) == ((), (), (), (), None, None)
-    assert t.anatomy.breakdown is None

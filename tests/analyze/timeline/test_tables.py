@@ -41,11 +41,6 @@ def test_kernels_by_name_with_their_figures() -> None:
     assert (h2d.kind, h2d.occupancy_ratio) == ("mem", None)
 
 
-def test_what_a_short_table_leaves_out_is_counted() -> None:
-    rows, left = kernels(kernel("a", 0, 10), kernel("b", 20, 5), kernel("b", 30, 1), top=1)
-    assert ([r.name for r in rows], left) == (["a"], 1)
-
-
 def test_operators_own_what_they_launch_and_what_they_call_launches() -> None:
     rows = ops(
         op("aten::linear", 0, 50),

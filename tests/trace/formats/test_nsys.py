@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hotloop.core.errors import RecordingError
 from hotloop.core.trace import Category
 from hotloop.evidence.trace.columns import TraceColumns
-from hotloop.evidence.trace.formats.nsys import NsysLimits, read_nsys
+from hotloop.evidence.trace.formats.nsys import read_nsys
 
 HOST_ID = 1 << 48  # machine 0, hypervisor 1: as on a real machine
 PID, MAIN, AUTOGRAD = 4001, 4001, 4050
@@ -42,13 +42,11 @@ EARLY: Mapping[str, str] = {
     "eventId INT",
     "NVTX_EVENTS": "start INT, end INT, eventType INT, rangeId INT, category INT, color INT, text TEXT, globalTid INT, "
     "endGlobalTid INT, textId INT, domainId INT",
-    "OSRT_API": "start INT, end INT, eventClass INT, globalTid INT, correlationId INT, nameId INT",
     "PROFILER_OVERHEAD": "start INT, end INT, globalTid INT, nameId INT, returnValue INT",
     "TARGET_INFO_GPU": "vmId INT, id INT, name TEXT, totalMemory INT, smCount INT, computeMajor INT, computeMinor INT, "
     "threadsPerWarp INT, maxWarpsPerSm INT, cuDevice INT",
     "TARGET_INFO_SYSTEM_ENV": "globalVid INT, devStateName TEXT, name TEXT, nameEnum INT, value TEXT",
     "EXPORT_META_DATA": "name TEXT, value TEXT",
-    "ThreadNames": "nameId INT, priority INT, globalTid INT",
 }
 LATE: Mapping[str, str] = {
     **{name: columns for name, columns in EARLY.items() if name != "EXPORT_META_DATA"},
@@ -66,11 +64,6 @@ LATE: Mapping[str, str] = {
     "graphExecId INTEGER",
     "CUPTI_ACTIVITY_KIND_OVERHEAD": "start INTEGER, end INTEGER, eventClass INTEGER, globalTid INTEGER, "
     "correlationId INTEGER, nameId INTEGER, overheadType INTEGER",
-    "CUDNN_EVENTS": "start INTEGER, end INTEGER, eventClass INTEGER, globalTid INTEGER, nameId INTEGER",
-    "CUBLAS_EVENTS": "start INTEGER, end INTEGER, eventClass INTEGER, globalTid INTEGER, nameId INTEGER",
-    "CUDA_GPU_MEMORY_USAGE_EVENTS": "start INTEGER, globalPid INTEGER, deviceId INTEGER, contextId INTEGER, "
-    "address INTEGER, pc INTEGER, bytes INTEGER, memKind INTEGER, memoryOperationType INTEGER, name TEXT, "
-    "correlationId INTEGER, streamId INTEGER, localMemoryPoolAddress INTEGER, localMemoryPoolSize INTEGER",
     "META_DATA_EXPORT": "name TEXT, value TEXT",
     "META_DATA_CAPTURE": "name TEXT, value TEXT",
     "TARGET_INFO_SESSION_START_TIME": "utcEpochNs INTEGER, utcTime TEXT, localTime TEXT",
@@ -156,11 +149,7 @@ def fill_step(export: Export) -> None:
         bytes=512, memKind=2,
     )  # fmt: skip
     export.call("cudaDeviceSynchronize_v3020", 6500, 8000, 15)
-    export.add(
-        "OSRT_API", start=6510, end=7900, eventClass=27, globalTid=THREAD, nameId=export.text("pthread_cond_wait")
-    )
     export.add("PROFILER_OVERHEAD", start=8100, end=8200, globalTid=THREAD, nameId=export.text("Buffer flush"))
-    export.add("ThreadNames", nameId=export.text("pt_autograd_0"), priority=0, globalTid=BACKWARD_THREAD)
 
 
 def make_early(path: Path) -> Path:
@@ -248,7 +237,6 @@ def test_every_table_becomes_events(tmp_path: Path, make: Any) -> None:
         ("MEMSET", "Memset (Device)", 6400, 50, "stream 7", "7", 14),
         ("RUNTIME", "cudaDeviceSynchronize", 6500, 1500, "4001", None, 15),
         ("SYNC", "Context Sync", 6510, 1480, "gpu", None, 15),
-        ("OTHER", "pthread_cond_wait", 6510, 1390, "4001", None, -1),
         ("OVERHEAD", "Buffer flush", 8100, 100, "4001", None, -1),
     ]
     assert trace.processes == ("4001",)
@@ -256,16 +244,6 @@ def test_every_table_becomes_events(tmp_path: Path, make: Any) -> None:
     assert facts_of(trace, "bytes") == {"Memcpy HtoD (Pinned -> Device)": 4096, "Memset (Device)": 512}
     assert trace.facts.has_sync
     assert not [note for note in trace.notes if note.level != "info"]
-
-
-def test_launch_shapes_are_read(tmp_path: Path) -> None:
-    trace = read_one(make_late(tmp_path / "r.sqlite"))
-    rows, values = trace.numbers("blocks_per_sm")
-    assert values.tolist() == [2.0, 2.0]
-    assert (trace.category[rows] == Category.KERNEL).all()
-    _, indices, table = trace.texts("grid")
-    assert [table[index] for index in indices] == ["[132,2,1]"] * 2
-    assert trace.texts("block")[2] == ("[256,1,1]",)
 
 
 def test_what_the_export_says_about_itself(tmp_path: Path) -> None:
@@ -383,31 +361,6 @@ def test_whole_graphs_are_device_work_with_a_warning(tmp_path: Path) -> None:
     assert "--cuda-graph-trace=node" in note.message
 
 
-def test_memory_taken_from_the_driver_is_reserved_memory(tmp_path: Path) -> None:
-    export = Export(tmp_path / "r.sqlite", LATE)
-    export.kernel("k", 50, 60, 1)
-    for start, device, kind, operation, size, pool in (
-        (100, 0, 2, 0, 1000, None),
-        (110, 1, 2, 0, 70, None),
-        (120, 0, 1, 0, 5000, None),  # pinned host memory
-        (130, 0, 2, 0, 300, 0xABC),  # inside a pool of the driver
-        (140, 0, 2, 1, 1000, None),
-        (0, 0, 2, 0, 9000, None),  # some versions lose the time
-    ):
-        export.add(
-            "CUDA_GPU_MEMORY_USAGE_EVENTS",
-            start=start, globalPid=PROCESS, deviceId=device, contextId=1, address=start, pc=0, bytes=size, memKind=kind,
-            memoryOperationType=operation, localMemoryPoolAddress=pool,
-        )  # fmt: skip
-    memory = read_one(export.close()).memory
-    assert memory is not None
-    assert (memory.time_ns + 50).tolist() == [100, 110, 140]
-    assert memory.bytes.tolist() == [1000, 70, -1000]
-    assert memory.reserved_bytes.tolist() == [1000, 70, 0]
-    assert memory.allocated_bytes.tolist() == [-1, -1, -1]
-    assert memory.device_index.tolist() == [0, 1, 0]
-
-
 def test_each_process_with_a_gpu_is_a_trace_of_its_own(tmp_path: Path) -> None:
     export = Export(tmp_path / "r.sqlite", LATE)
     export.gpu()
@@ -418,16 +371,15 @@ def test_each_process_with_a_gpu_is_a_trace_of_its_own(tmp_path: Path) -> None:
         export.add("TARGET_INFO_CUDA_DEVICE", gpuId=card, cudaId=0, pid=pid)
         export.call("cudaLaunchKernel_v7000", 10, 20, 7, thread)
         export.kernel(f"k{pid}", 30 + number, 40, 7, globalPid=HOST_ID | pid << 24)
-        export.add("ThreadNames", nameId=export.text(f"MPI Rank {card}"), priority=0, globalTid=thread)
     loader = HOST_ID | 700 << 24 | 700
-    export.add("OSRT_API", start=1, end=2, eventClass=27, globalTid=loader, nameId=export.text("read"))
+    export.nvtx("read", 1, 2, globalTid=loader)
     traces = read_nsys(export.close())
     assert [trace.processes for trace in traces] == [("600",), ("500",)]
     assert [[row[1] for row in rows_of(trace)] for trace in traces] == [
         ["cudaLaunchKernel", "k600"],
         ["cudaLaunchKernel", "k500"],
     ]
-    assert [(trace.facts.rank, trace.facts.rank_source) for trace in traces] == [(1, "thread name"), (0, "thread name")]
+    assert [(trace.facts.rank, trace.facts.rank_source) for trace in traces] == [(None, "unknown")] * 2
     assert [trace.facts.devices[0].name for trace in traces] == ["NVIDIA A40", "NVIDIA H100"]
     assert [(note.code, note.count) for note in traces[0].notes if note.code == "other-processes"] == [
         ("other-processes", 1)
@@ -503,73 +455,6 @@ def test_other_files_are_refused_in_one_line(tmp_path: Path) -> None:
         with pytest.raises(RecordingError, match=message) as caught:
             read_nsys(path)
         assert "\n" not in str(caught.value)
-
-
-def test_a_view_in_place_of_a_table_is_not_read(tmp_path: Path) -> None:
-    export = Export(tmp_path / "r.sqlite", {key: EARLY[key] for key in ("StringIds", "NVTX_EVENTS")})
-    export.nvtx("fine", 1, 2)
-    export.database.execute(
-        "CREATE VIEW CUPTI_ACTIVITY_KIND_KERNEL AS WITH RECURSIVE forever(start) AS "
-        "(SELECT 1 UNION ALL SELECT start + 1 FROM forever) SELECT start, start + 1 AS end FROM forever"
-    )
-    trace = read_one(export.close())
-    assert [row[1] for row in rows_of(trace)] == ["fine"]
-
-
-def test_generated_columns_are_not_computed(tmp_path: Path) -> None:
-    export = Export(
-        tmp_path / "r.sqlite",
-        {
-            "StringIds": "id INTEGER, value TEXT",
-            "NVTX_EVENTS": "start INT, end INT, eventType INT, text TEXT AS (hex(zeroblob(100000000))) VIRTUAL",
-        },
-    )
-    export.add("NVTX_EVENTS", start=1, end=2, eventType=59)
-    trace = read_one(export.close())
-    assert [row[1] for row in rows_of(trace)] == ["(unnamed range)"]
-
-
-def test_values_of_another_type_are_missing(tmp_path: Path) -> None:
-    export = Export(
-        tmp_path / "r.sqlite", {**EARLY, "CUPTI_ACTIVITY_KIND_KERNEL": "start, end, globalPid, streamId, demangledName"}
-    )
-    for start, end, stream in (
-        (10, 20, 7),
-        ("soon", 5, 7),
-        (b"\x00", 6, 7),
-        (30, 40, "x" * 1000),
-        (1.5, 9, 7),
-        (50, 45, 7),
-    ):
-        export.add(
-            "CUPTI_ACTIVITY_KIND_KERNEL", start=start, end=end, globalPid=PROCESS, streamId=stream, demangledName=1.0
-        )
-    trace = read_one(export.close())
-    assert [row[2:] for row in rows_of(trace)] == [(10, 10, "stream 7", "7", -1), (30, 10, "gpu", None, -1)]
-    assert [note.count for note in trace.notes if note.code == "no-times"] == [4]
-
-
-def test_huge_text_is_cut_and_bad_text_is_read(tmp_path: Path) -> None:
-    export = Export(tmp_path / "r.sqlite", EARLY)
-    export.nvtx("x" * 1_000_000, 1, 5)
-    export.database.execute(
-        "INSERT INTO NVTX_EVENTS (start, end, eventType, globalTid, text) "
-        f"VALUES (2, 3, 59, {THREAD}, CAST(x'ff41' AS TEXT))"
-    )
-    trace = read_one(export.close())
-    assert [row[1] for row in rows_of(trace)] == ["x" * 4096, "\N{REPLACEMENT CHARACTER}A"]
-
-
-def test_memory_and_time_are_bounded(tmp_path: Path) -> None:
-    with pytest.raises(RecordingError, match="more rows or text than the limit"):
-        read_nsys(make_late(tmp_path / "r.sqlite"), NsysLimits(memory_bytes=100))
-    export = Export(tmp_path / "long.sqlite", EARLY)
-    export.database.executemany(
-        "INSERT INTO NVTX_EVENTS (start, end, eventType, text) VALUES (?, ?, 59, 'a')",
-        ((n, n + 1) for n in range(50_000)),
-    )
-    with pytest.raises(RecordingError, match="too long"):
-        read_nsys(export.close(), NsysLimits(seconds=-1e6))
 
 
 def test_reading_writes_nothing_beside_the_file(tmp_path: Path) -> None:

@@ -10,27 +10,19 @@ import json
 import os
 import struct
 import time
-from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from hotloop.core.frames import (
-    HEAD_BYTES,
+    KIND_END,
     KIND_FACT,
     KIND_ROW,
     LAST_WINS_KINDS,
     MANY_KINDS,
     MAX_FACT_BYTES,
-    SEGMENT_BYTES,
-    SEGMENT_HEADER_BYTES,
-    STATUS_OFFSETS,
-    FileHeader,
-    Status,
     encode_frame,
     encode_header,
-    encode_segment_header,
-    encode_status,
     fact_key,
 )
 from hotloop.core.recording import CLOSED_BY_END, FIELD, STEP_FIELDS, UNKNOWN
@@ -41,7 +33,7 @@ FACT_BUDGET_BYTES = 16 << 20
 """Facts in one file. Kinds that keep coming are thinned as it fills: every 2nd one after half of it, and so on."""
 MOST_WAITING_BYTES = 8 << 20
 RETRY_S = 5.0
-_INDEX, _CLOSED_BY, _FLAGS = FIELD["index"], FIELD["closed_by"], FIELD["flags"]
+_CLOSED_BY, _FLAGS = FIELD["closed_by"], FIELD["flags"]
 _FROM_FIRST = tuple(FIELD[name] for name in ("index", "closed_by", "optimizer_index", "start_ns"))
 _FROM_LAST = tuple(FIELD[name] for name in ("end_ns", "rss_bytes", "device_allocated_bytes", "device_reserved_bytes"))
 _COUNTED = tuple(FIELD[name] for name in ("padded_tokens", "tokens", "padding_tokens", "longest_tokens"))
@@ -74,18 +66,12 @@ class RecordingWriter:
         self,
         path: Path | None = None,
         *,
-        segment_bytes: int = SEGMENT_BYTES,
         raw_rows: int = RAW_ROWS,
         level_blocks: int = LEVEL_BLOCKS,
     ) -> None:
         self.path = path
-        self._segment_bytes = segment_bytes
         self._descriptor = -1
-        self._at = HEAD_BYTES
-        self._segment = 0
-        self._sequence = 1
-        self._waiting: deque[bytes] = deque()
-        self._waiting_bytes = 0
+        self._waiting = bytearray(encode_header())
         self._raw_left, self._level_blocks = raw_rows, level_blocks
         self._block: list[int] | None = None
         self._block_rows, self._blocks_left = 2, level_blocks
@@ -94,14 +80,11 @@ class RecordingWriter:
         self._newest: dict[tuple[str, str], bytes] = {}
         """Facts of which only the newest counts, and thinned-out ones: written at the end."""
         self.lost_rows = self.lost_facts = 0
-        self.settled_rows = 0
         self.message = ""
-        self._generation = 0
         self._retry_s = 0.0
 
     def write_row(self, row: Sequence[int]) -> None:
         """A row in the order of STEP_FIELDS; it is not kept."""
-        self.settled_rows = row[_INDEX] + 1
         if self._raw_left > 0 or row[_CLOSED_BY] == CLOSED_BY_END:
             self._raw_left -= 1
             self._push_block()
@@ -141,73 +124,30 @@ class RecordingWriter:
         self._push(KIND_FACT, payload)
 
     def _push(self, kind: int, payload: bytes) -> None:
-        frame = encode_frame(kind, self._sequence, payload)
-        self._sequence += 1
-        if self._waiting_bytes + len(frame) > MOST_WAITING_BYTES:
+        frame = encode_frame(kind, payload)
+        if len(self._waiting) + len(frame) > MOST_WAITING_BYTES:
             self.lost_rows += kind == KIND_ROW
             self.lost_facts += kind == KIND_FACT
-            return
-        self._waiting.append(frame)
-        self._waiting_bytes += len(frame)
+        else:
+            self._waiting += frame
 
     def flush(self, *, closed: bool = False) -> None:
         """Write what waits; what fails is tried again in RETRY_S, or at the end."""
         if closed:
             self._push_block()
+            self._waiting += encode_frame(KIND_END)
         if self.path is None or (not closed and (time.monotonic() < self._retry_s or not self._waiting)):
             return
         try:
             if self._descriptor < 0:
-                self._open(self.path)
-            self._append()
+                flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_TRUNC
+                self._descriptor = os.open(self.path, flags, 0o666)
+            while self._waiting:
+                del self._waiting[: os.write(self._descriptor, self._waiting)]
             self.message = ""
         except OSError as error:
             self.message = f"cannot write {self.path}: {error.strerror}"
             self._retry_s = time.monotonic() + RETRY_S
-        self._write_status(closed)
-
-    def _open(self, path: Path) -> None:
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_TRUNC, 0o666)
-        os.pwrite(self._descriptor, encode_header(FileHeader(segment_bytes=self._segment_bytes)), 0)
-        os.ftruncate(self._descriptor, HEAD_BYTES)
-
-    def _append(self) -> None:
-        while self._waiting:
-            parts: list[bytes] = []
-            at, length = self._at, 0
-            end = (self._segment + 1) * self._segment_bytes
-            for frame in self._waiting:
-                if at + length + len(frame) > end:
-                    break
-                parts.append(frame)
-                length += len(frame)
-            if parts:
-                _write_all(self._descriptor, b"".join(parts), at)
-                self._at = at + length
-                for frame in parts:
-                    self._waiting.popleft()
-                    self._waiting_bytes -= len(frame)
-                continue
-            segment = self._segment + 1
-            header = encode_segment_header(segment, self.settled_rows)
-            _write_all(self._descriptor, header, segment * self._segment_bytes)
-            self._segment, self._at = segment, segment * self._segment_bytes + SEGMENT_HEADER_BYTES
-
-    def _write_status(self, closed: bool) -> None:
-        if self._descriptor < 0:
-            return
-        self._generation += 1
-        status = Status(
-            generation=self._generation,
-            settled_rows=self.settled_rows,
-            lost_facts=self.lost_facts,
-            closed=closed,
-            message=self.message,
-        )
-        try:
-            os.pwrite(self._descriptor, encode_status(status), STATUS_OFFSETS[self._generation % 2])
-        except OSError as error:
-            self.message = f"cannot write {self.path}: {error.strerror}"
 
     def close(self, *, closed: bool = True) -> None:
         """``closed`` says whether the process ended its recording itself."""
@@ -223,10 +163,3 @@ class RecordingWriter:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
-
-
-def _write_all(descriptor: int, data: bytes, at: int) -> None:
-    view = memoryview(data)
-    while view:
-        done = os.pwrite(descriptor, view, at)
-        view, at = view[done:], at + done

@@ -50,12 +50,11 @@ def _describe(before: FoundFile | None, after: FoundFile | None) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Build:
-    """A build: wall time of the whole command, its steps, how many of them came from the cache, and its output."""
+    """A build: wall time of the whole command, its steps, and how many of them came from the cache."""
 
     wall_ns: int
     steps_count: int
     cached_count: int
-    lines: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

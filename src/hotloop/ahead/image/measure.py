@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -29,7 +28,6 @@ from .context import copy_context
 from .edits import bump, choose_edits, edit_file
 from .fix import Rewrite, draw_diff
 from .fixes import FIXES
-from .fixes.install_once import canonical_name
 from .program import BuildFailed, LimitReached, Limits, open_workspace, remove_abandoned
 from .recipe import BuildRecipe, count_rerun
 
@@ -39,7 +37,6 @@ BUILDS = 3
 MARGIN_RATIO, MARGIN_NS = 0.05, 100_000_000
 """A difference counts if it exceeds the spread of either side and these differences between repeated builds of one
 file."""
-REPLACED = re.compile(r"\s*Attempting uninstall: (\S+)")
 Progress = Callable[[str], None]
 
 
@@ -180,15 +177,13 @@ class _Run:
             ) from error
 
     def _build_all(self) -> tuple[list[Variant], list[Skipped], BuildRecipe | None, str]:
-        baseline, builds = self._build_baseline()
-        recipe = replace(self._recipe, replaced=find_replaced(builds))
-        candidates, skipped = _find_candidates(recipe)
-        variants = [baseline]
+        variants = [self._build_baseline()]
+        candidates, skipped = _find_candidates(self._recipe)
         proven: BuildRecipe | None = None
         try:
             for candidate in candidates:
                 variants.append(self._try(candidate, variants))
-            proven = self._combine(recipe, candidates, variants)
+            proven = self._combine(self._recipe, candidates, variants)
         except LimitReached:
             built = {variant.id for variant in variants}
             left = [one for one in candidates if one.id not in built]
@@ -196,9 +191,9 @@ class _Run:
             return variants, skipped, proven or self._best_single(candidates, variants), "--limit-s is over"
         return variants, skipped, proven, ""
 
-    def _build_baseline(self) -> tuple[Variant, list[Build]]:
+    def _build_baseline(self) -> Variant:
         try:
-            times, builds = self._build_scenarios(AS_IS, self._recipe)
+            times = self._build_scenarios(AS_IS, self._recipe)
         except BuildFailed as error:
             raise UsageError(
                 f"{self._request.dockerfile} does not build: {error}; fix the build, then measure"
@@ -208,11 +203,9 @@ class _Run:
                 f"the first builds did not end within --limit-s {self._request.limit_s:.0f}; give a longer limit"
             ) from None
         self._beside = times
-        return Variant(id=AS_IS, title="as it is", verdict="baseline", times=times), builds
+        return Variant(id=AS_IS, title="as it is", verdict="baseline", times=times)
 
-    def _build_scenarios(
-        self, name: str, recipe: BuildRecipe, *, builds: int = BUILDS
-    ) -> tuple[dict[str, ScenarioTimes], list[Build]]:
+    def _build_scenarios(self, name: str, recipe: BuildRecipe, *, builds: int = BUILDS) -> dict[str, ScenarioTimes]:
         """Builds of all scenarios in a new store. The files of the cold image are kept in ``self._built``."""
         self._builder.open_variant(name)
         found: dict[str, list[Build]] = {}
@@ -245,7 +238,7 @@ class _Run:
                     bump(path, self._number)
                     if build(scenario) > SHORT_S:
                         break
-        times = {
+        return {
             scenario: ScenarioTimes(
                 samples_ns=tuple(build.wall_ns for build in found[scenario]),
                 steps_count=found[scenario][-1].steps_count,
@@ -254,7 +247,6 @@ class _Run:
             for scenario in SCENARIOS
             if scenario in found
         }
-        return times, [build for done in found.values() for build in done]
 
     def _learn_unstable(self) -> None:
         """Compare this image of the unchanged file with its first image."""
@@ -269,12 +261,12 @@ class _Run:
         """
         recipe = candidate.rewrite.recipe
         try:
-            times, _ = self._build_scenarios(candidate.id, recipe)
+            times = self._build_scenarios(candidate.id, recipe)
         except BuildFailed as error:
             failed = _unbuilt(candidate, f"the changed file does not build: {error}")
             return replace(failed, verdict="failed", diff=self._draw(recipe))
         after = self._built
-        beside, _ = self._build_scenarios(AS_IS, self._recipe, builds=1)
+        beside = self._build_scenarios(AS_IS, self._recipe, builds=1)
         near, self._beside = merge_times(self._beside, beside), beside
         variants[0] = replace(variants[0], times=merge_times(variants[0].times, beside))
         contents = compare_contents(
@@ -428,12 +420,6 @@ def find_left_out(before: BuildRecipe, after: BuildRecipe) -> frozenset[str]:
     """Paths of the image, without the leading slash, that only the recipe without the fix copies from the context."""
     there, kept = ({path for step in one.steps for path in step.files} for one in (before, after))
     return frozenset(path.lstrip("/") for path in there - kept)
-
-
-def find_replaced(builds: Sequence[Build]) -> frozenset[str]:
-    """Packages that pip replaced with another version after a step of the same file had installed them."""
-    found = (REPLACED.match(line) for build in builds for line in build.lines)
-    return frozenset(canonical_name(match[1]) for match in found if match is not None)
 
 
 def merge_times(first: Mapping[str, ScenarioTimes], more: Mapping[str, ScenarioTimes]) -> dict[str, ScenarioTimes]:

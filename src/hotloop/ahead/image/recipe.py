@@ -45,14 +45,12 @@ class BuildStep:
 
 @dataclass(frozen=True, kw_only=True)
 class BuildRecipe:
-    """The input of a build. ``replaced`` are packages that a later pip in the file replaced with another version, as
-    the first build's log showed; None before a build."""
+    """The input of a build."""
 
     text: str
     ignore_text: str
     context: BuildContext
     build_args: Mapping[str, str]
-    replaced: frozenset[str] | None = None
 
     def with_texts(self, text: str | None = None, ignore_text: str | None = None) -> BuildRecipe:
         return replace(

@@ -68,10 +68,6 @@ class MeasuredRun:
     save_s: float | None = None
     """The longest time for which a save stopped the loop."""
     step_s: float | None = None
-    peak_bytes: int | None = None
-    """Device memory of one process at its peak."""
-    busy_ratio: float | None = None
-    """Share of the steady steps in which the device computed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +113,6 @@ class LaunchRequest:
     """A device of `hotloop plan`, or the cluster's own name for it."""
     is_whole_node: bool = False
     """It uses all GPUs of its nodes, as far as the plan knows them."""
-    gpu_bytes: int | None = None
     cpus: int | None = None
     """CPU cores of one node."""
     cloud: Cloud | None = None
@@ -134,8 +129,6 @@ class LaunchRequest:
     queue: str | None = None
     runtime: str = "torch-distributed"
     slurm_options: tuple[str, ...] = ()
-    share: str | None = None
-    """For --target gpu-sharing: time-slicing or mig."""
     notes: tuple[str, ...] = ()
     """Notes for the user and for readers of the manifest: one line each."""
 

@@ -132,7 +132,6 @@ class LaunchTarget:
 NEEDED = {
     "image": "the container image for training, such as pytorch/pytorch:2.13.0-cuda13.0-cudnn9-runtime",
     "gpu": "the name of the device, such as h100-80g-sxm",
-    "gpu_bytes": "a device of `hotloop plan`, by --gpu or --plan",
 }
 
 

@@ -197,9 +197,9 @@ def least_waste_ratio(checkpoint_s: float, mtbf_s: float, restart_s: float) -> f
     return waste_ratio(daly_interval_s(checkpoint_s, mtbf_s), checkpoint_s, mtbf_s, restart_s)
 
 
-def pick_price(hardware: Hardware, kind: str = "on-demand", provider: str | None = None) -> Price | None:
-    """The cheapest known price of this kind, from this provider if given; None if no price is known."""
-    fitting = [p for p in hardware.prices if p.kind == kind and provider in (None, p.provider)]
+def pick_price(hardware: Hardware, kind: str = "on-demand") -> Price | None:
+    """The cheapest known price of this kind; None if no price is known."""
+    fitting = [p for p in hardware.prices if p.kind == kind]
     return min(fitting, key=lambda price: price.usd_per_hour, default=None)
 
 

@@ -86,8 +86,8 @@ def compare_runs(
     notes = [f"before: {n}" for n in first_notes] + [f"after: {n}" for n in second_notes]
     if max(before.ranks_count, after.ranks_count) > 1:
         notes.append(
-            "a recording does not separate waiting for other ranks from transferring; to split the growth of "
-            "backward, trace both sides with a profiler"
+            "a recording does not separate waiting for other ranks from transferring; `hotloop trace` does, from the "
+            "traces of all ranks"
         )
     if "cpu" not in (before.device, after.device):
         notes.append("phases are host time: device work appears in the phase where the host waits for it")
@@ -100,7 +100,6 @@ def compare_runs(
         step=sum_terms("step", PHASES, *joined),
         per_unit=per_unit,
         device=None,
-        growth=None,
         kernels=(),
         ops=(),
         notes=redact_once(notes),

@@ -253,11 +253,6 @@ def describe_devices(folder: Path) -> tuple[Health, ...]:
     return tuple(lines)
 
 
-def measure_busy_ratio(folder: Path) -> float | None:
-    """Share of the time in which a kernel ran, for the busiest device; None if nothing was sampled."""
-    return max((mean(_values(devices, "utilization_ratio")) for devices in _read_busy(folder).values()), default=None)
-
-
 def _read_busy(folder: Path) -> dict[int, list[Mapping[str, Any]]]:
     """The samples of each device that was busy, from its first busy one on."""
     found = {}

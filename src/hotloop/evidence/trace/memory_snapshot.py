@@ -31,7 +31,7 @@ from hotloop.core.memory_snapshot import (
     ACTIVE_AWAITING_FREE,
     BLOCK_STATES,
     INACTIVE,
-    TIMELINE_CATEGORIES,
+    MEMORY_CATEGORIES,
     BlockTotals,
     DeviceMemory,
     MemoryBlock,
@@ -260,7 +260,6 @@ def summarize_snapshot(value: object, source: str) -> tuple[MemoryFile, tuple[Tr
     active.sort(key=lambda block: (-block.bytes, block.device, block.address))
     file = MemoryFile(
         source=source,
-        kind="snapshot",
         devices=tuple(devices),
         largest_blocks=tuple(
             MemoryBlock(
@@ -488,7 +487,7 @@ def _peak(
         reserved_bytes=int(reserved_levels[top]),
         event=top - 1,
         by_site=_by_site(parts),
-        by_category={name: by_category[name] for name in TIMELINE_CATEGORIES if by_category[name]},
+        by_category={name: by_category[name] for name in MEMORY_CATEGORIES if by_category[name]},
     )
 
 

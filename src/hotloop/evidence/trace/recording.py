@@ -1,15 +1,15 @@
 """A run folder -> RunRecording: rows as columns, facts as dicts, and what is missing, at any moment of a run's life.
 
-Works while the files are being written and after their writers were killed. Nothing in a file is trusted: memory and
-time are bounded, damage is stepped over and counted, and the only error is RecordingError with one line.
+Works while the files are being written and after their writers were killed. Damage is stepped over and counted, and the
+only error is RecordingError with one line.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import struct
-from collections.abc import Container, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,35 +19,27 @@ from numpy.typing import NDArray
 
 from hotloop.core.errors import RecordingError
 from hotloop.core.frames import (
-    HEAD_BYTES,
+    HEADER_BYTES,
+    KIND_END,
     KIND_FACT,
     KIND_ROW,
     LAST_WINS_KINDS,
-    SEGMENT_HEADER_BYTES,
-    STATUS_END,
-    FileHeader,
     Frame,
-    Status,
+    check_header,
     decode_frames,
-    decode_header,
     decode_object,
-    decode_status,
     fact_key,
-    frame_span_bytes,
 )
-from hotloop.core.recording import CLOSED_BY_END, DEVICE_TIME_FIELDS, FIELD, STEP_FIELDS, UNKNOWN
+from hotloop.core.recording import CLOSED_BY_END, DEVICE_TIME_FIELDS, FIELD, STEP_FIELDS
 
 RUNS_FOLDER = ".hotloop"
 FILE_SUFFIX = ".hlr"
 
-_MAX_FILE_BYTES = 2 << 30
-_MAX_ROWS = 400_000  # a run of 10^13 steps has fewer: old rows are merged
-_MAX_FACTS = 500_000
-_MAX_FACTS_BYTES = 64 << 20
 _MAX_JSON_BYTES = 16 << 20
 _MAX_COUNT = 1 << 60  # a row index beyond this is damage
-_MOST_BACK = 32  # segments after the last row: facts alone fill no more
-_INT64 = struct.Struct("<q")
+_LAST_BYTES = 1 << 20
+_ROW_BYTES = 8 * len(STEP_FIELDS)
+_INDEX = struct.Struct("<q")
 
 Rows = NDArray[np.int64]
 
@@ -57,8 +49,7 @@ class ProcessRecording:
     """One training process. ``rows`` is n x len(STEP_FIELDS) in the order of STEP_FIELDS, sorted by index.
 
     ``process`` is the process fact, empty if it was lost. ``facts`` are in the order of writing; of last-wins kinds,
-    only the newest. ``closed`` is False while the process runs, and forever if it was killed. ``trouble`` is the
-    problem that the writer last reported, else empty.
+    only the newest. ``closed`` is False while the process runs, and forever if it was killed.
     """
 
     path: Path
@@ -66,9 +57,7 @@ class ProcessRecording:
     rows: Rows
     facts: tuple[dict[str, Any], ...]
     lost_rows: int
-    lost_facts: int
     closed: bool
-    trouble: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,25 +146,26 @@ def read_run(folder: Path) -> RunRecording:
 
 
 def read_process(path: Path) -> ProcessRecording:
-    """One process's file. Raises RecordingError if it is foreign, too new, damaged at its head, or unreadable."""
-    with RecordingFile(path) as file:
-        collected = RowsAndFacts(file.header)
-        for frame in file.read_frames():
-            collected.add(frame)
-        status = file.status  # read before the rows, so rows that were written meanwhile cannot look lost
-    facts = collected.take_facts()
-    rows = fill_device_times(collected.take_rows(), facts)
+    """One process's file. Raises RecordingError if it is foreign, of another version, or unreadable."""
+    collected = RowsAndFacts(decode_frames(_open_recording(path)[0]))
+    facts = collected.facts
+    rows = fill_device_times(collected.rows, facts)
     process: dict[str, Any] = next((fact for fact in reversed(facts) if fact.get("kind") == "process"), {})
     return ProcessRecording(
-        path=path,
-        process=process,
-        rows=rows,
-        facts=facts,
-        lost_rows=_count_lost(rows, status.settled_rows),
-        lost_facts=status.lost_facts + collected.dropped_facts,
-        closed=status.closed,
-        trouble=status.message,
+        path=path, process=process, rows=rows, facts=facts, lost_rows=_count_lost(rows), closed=collected.is_closed
     )
+
+
+def _open_recording(path: Path, begin: int = HEADER_BYTES) -> tuple[bytes, os.stat_result]:
+    """What follows ``begin`` in a file, and what the system says about it. A negative ``begin`` counts from the end."""
+    try:
+        with path.open("rb") as file:
+            check_header(file.read(HEADER_BYTES), str(path))
+            stat = os.fstat(file.fileno())
+            file.seek(begin if begin >= 0 else max(HEADER_BYTES, stat.st_size + begin))
+            return file.read(), stat
+    except OSError as error:
+        raise RecordingError(f"cannot read {path}: {error.strerror}") from None
 
 
 def fill_device_times(rows: Rows, facts: Iterable[Mapping[str, Any]]) -> Rows:
@@ -207,24 +197,11 @@ def count_rows(path: Path, after_row: int) -> int:
 
     Cheap, for following a running training. Raises RecordingError if it cannot be read.
     """
-    with RecordingFile(path) as file:
-        for number in reversed(range(max(0, file.segment_count - _MOST_BACK), file.segment_count)):
-            collected = RowsAndFacts(file.header)
-            for _, frame in file.read_segment(number):
-                if frame.kind == KIND_ROW:
-                    collected.add(frame)
-            rows = collected.take_rows()
-            if len(rows):
-                return int(rows[-1, FIELD["index"]] + rows[-1, FIELD["rows_merged"]])
+    for begin in (-_LAST_BYTES, HEADER_BYTES):
+        rows = RowsAndFacts(decode_frames(_open_recording(path, begin)[0])).rows
+        if len(rows):
+            return int(rows[-1, FIELD["index"]] + rows[-1, FIELD["rows_merged"]])
     return after_row
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TailPiece:
-    """``rows`` is n x len(STEP_FIELDS), sorted by index."""
-
-    rows: Rows
-    facts: tuple[dict[str, Any], ...]
 
 
 class RecordingTail:
@@ -236,157 +213,64 @@ class RecordingTail:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._identity: tuple[int, int] | None = None
-        self._resume = HEAD_BYTES
+        self._resume = HEADER_BYTES
         self.is_closed = False
-        """Whether the process ended its recording itself, as of the last complete ``read``."""
+        """Whether the process ended its recording itself, as of the last ``read``."""
 
-    def read(self) -> Iterator[TailPiece]:
-        """The new content, in pieces of a segment. Raises RecordingError if the file is foreign, damaged at its head,
-        or gone."""
-        with RecordingFile(self._path) as file:
-            if file.identity != self._identity or file.size_bytes < self._resume:
-                self._identity, self._resume = file.identity, HEAD_BYTES
-            for number in range(self._resume // file.header.segment_bytes, file.segment_count):
-                frames = file.read_segment(number, self._resume)
-                if not frames:
-                    continue
-                collected = RowsAndFacts(file.header)
-                for _, frame in frames:
-                    collected.add(frame)
-                self._resume = frames[-1][0]
-                yield TailPiece(rows=collected.take_rows(), facts=collected.take_facts())
-            self.is_closed = file.status.closed
-
-
-class RecordingFile(AbstractContextManager["RecordingFile"]):
-    """An open recording: its header, its status, and its segments, read one at a time."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        try:
-            self._file = path.open("rb")
-        except OSError as error:
-            raise RecordingError(f"cannot read {path}: {error.strerror}") from None
-        try:
-            head = self.read(0, STATUS_END)
-            self.header: FileHeader = decode_header(head, str(path))
-            self.status: Status = decode_status(head)
-            stat = os.fstat(self._file.fileno())
-            self.identity = (stat.st_dev, stat.st_ino)
-            self.size_bytes = min(stat.st_size, _MAX_FILE_BYTES)
-            self.segment_count = -(-self.size_bytes // self.header.segment_bytes)
-        except BaseException:
-            self._file.close()
-            raise
-
-    def __exit__(self, *exc_info: object) -> None:
-        self._file.close()
-
-    def read(self, offset: int, length: int) -> bytes:
-        try:
-            self._file.seek(offset)
-            return self._file.read(length)
-        except OSError as error:
-            raise RecordingError(f"cannot read {self._path}: {error.strerror}") from None
-
-    def read_segment(self, number: int, begin: int = 0) -> list[tuple[int, Frame]]:
-        """The frames of a segment, and where in the file each ends; only those after ``begin``."""
-        start = number * self.header.segment_bytes
-        begin = max(begin, start + SEGMENT_HEADER_BYTES, HEAD_BYTES)
-        data = self.read(begin, start + self.header.segment_bytes - begin)
-        frames = decode_frames(data, 0, len(data))
-        return [(begin + frame.at + frame_span_bytes(len(frame.payload)), frame) for frame in frames]
-
-    def read_frames(self) -> Iterator[Frame]:
-        """Those of all segments, up to the first that has none."""
-        for number in range(self.segment_count):
-            frames = self.read_segment(number)
-            if not frames:
-                return
-            yield from (frame for _, frame in frames)
+    def read(self) -> tuple[Rows, tuple[dict[str, Any], ...]]:
+        """The new rows, sorted by index, and the new facts. Raises RecordingError if the file is foreign or gone."""
+        data, stat = _open_recording(self._path, self._resume)
+        if (stat.st_dev, stat.st_ino) != self._identity or stat.st_size < self._resume:
+            self._identity, self._resume, self.is_closed = (stat.st_dev, stat.st_ino), HEADER_BYTES, False
+            data, _ = _open_recording(self._path)
+        frames = list(decode_frames(data))
+        self._resume += frames[-1].end if frames else 0
+        collected = RowsAndFacts(frames)
+        self.is_closed |= collected.is_closed
+        return collected.rows, collected.facts
 
 
 class RowsAndFacts:
-    """Frames in the order of writing -> every row, and the newest version of every fact, within fixed limits."""
+    """Frames in the order of writing -> every row, and the newest version of every fact."""
 
-    def __init__(self, header: FileHeader) -> None:
-        self._header = header
-        self._row_bytes = 8 * len(header.fields)
-        self._index_at = 8 * header.fields.index("index")
-        self._rows: dict[int, bytes] = {}
-        self._facts: dict[object, dict[str, Any]] = {}
-        self._facts_bytes = 0
-        self.dropped_facts = 0
-
-    def add(self, frame: Frame) -> None:
-        if frame.kind == KIND_FACT:
-            self._add_fact(frame)
-        elif len(frame.payload) == self._row_bytes:
-            index: int = _INT64.unpack_from(frame.payload, self._index_at)[0]
-            if index in self._rows or len(self._rows) < _MAX_ROWS:
-                self._rows[index] = frame.payload
-
-    def _add_fact(self, frame: Frame) -> None:
-        self._facts_bytes += len(frame.payload)
-        full = len(self._facts) >= _MAX_FACTS or self._facts_bytes > _MAX_FACTS_BYTES
-        fact = None if full else decode_object(frame.payload)
-        if fact is None or not isinstance(fact.get("kind"), str):
-            self.dropped_facts += 1
-            return
-        key: object = frame.sequence
-        # A health line with an id replaces the previous one, like the last-wins kinds.
-        if fact["kind"] in LAST_WINS_KINDS or (fact["kind"] == "health" and "id" in fact):
-            key = fact_key(fact)
-            self._facts.pop(key, None)
-        self._facts[key] = fact
-
-    def take_facts(self) -> tuple[dict[str, Any], ...]:
+    def __init__(self, frames: Iterable[Frame]) -> None:
+        payloads: dict[int, bytes] = {}
+        newest: dict[object, dict[str, Any]] = {}
+        self.is_closed = False
+        for number, frame in enumerate(frames):
+            if frame.kind == KIND_ROW and len(frame.payload) == _ROW_BYTES:
+                payloads[_INDEX.unpack_from(frame.payload, 8 * FIELD["index"])[0]] = frame.payload
+            elif frame.kind == KIND_FACT:
+                fact = json.loads(frame.payload)
+                key: object = number
+                # A health line with an id replaces the previous one, like the last-wins kinds.
+                if fact.get("kind") in LAST_WINS_KINDS or (fact.get("kind") == "health" and "id" in fact):
+                    key = fact_key(fact)
+                    newest.pop(key, None)
+                newest[key] = fact
+            self.is_closed |= frame.kind == KIND_END
+        self.facts = tuple(newest.values())
         """In the order of writing."""
-        return tuple(self._facts.values())
-
-    def take_rows(self) -> Rows:
-        """Sorted by index, columns by name: what the file lacks is UNKNOWN, what we do not know is left out."""
-        payloads = b"".join(payload for _, payload in sorted(self._rows.items()))
-        raw = np.frombuffer(payloads, dtype="<i8").reshape(-1, len(self._header.fields))
-        rows: Rows
-        if self._header.fields == STEP_FIELDS:
-            rows = raw.astype(np.int64)
-        else:
-            rows = np.full((len(raw), len(STEP_FIELDS)), UNKNOWN, dtype=np.int64)
-            for column, name in enumerate(self._header.fields):
-                if name in FIELD:
-                    rows[:, FIELD[name]] = raw[:, column]
-        if "rows_merged" not in self._header.fields:
-            rows[:, FIELD["rows_merged"]] = 1
+        joined = b"".join(payload for _, payload in sorted(payloads.items()))
+        rows: Rows = np.frombuffer(joined, dtype="<i8").reshape(-1, len(STEP_FIELDS)).astype(np.int64)
         index, merged = rows[:, FIELD["index"]], rows[:, FIELD["rows_merged"]]
-        good = (index >= 0) & (index < _MAX_COUNT) & (merged > 0) & (merged < _MAX_COUNT)
-        return rows[good]
+        self.rows = rows[(index >= 0) & (index < _MAX_COUNT) & (merged > 0) & (merged < _MAX_COUNT)]
+        """Sorted by index."""
 
 
-def _count_lost(rows: Rows, settled_rows: int) -> int:
-    """Rows missing before, between and after those that are there."""
-    settled_rows = min(max(settled_rows, 0), _MAX_COUNT)
-    if not len(rows):
-        return settled_rows
+def _count_lost(rows: Rows) -> int:
+    """Rows missing before and between those that are there."""
     start = rows[:, FIELD["index"]]
     end = np.maximum.accumulate(start + rows[:, FIELD["rows_merged"]])
-    between = np.maximum(start[1:] - end[:-1], 0).sum()
-    return int(start[0]) + int(between) + max(0, settled_rows - int(end[-1]))
+    return int(np.maximum(start - np.append(0, end[:-1]), 0).sum())
 
 
 def _describe_losses(process: ProcessRecording) -> list[str]:
-    """One line if rows or facts are missing, unless the writer reports it itself."""
-    if any(fact.get("kind") == "health" and fact.get("id") == "recording" for fact in process.facts):
+    """One line if rows are missing, unless the writer reports it itself."""
+    reported = any(fact.get("kind") == "health" and fact.get("id") == "recording" for fact in process.facts)
+    if reported or not process.lost_rows:
         return []
-    lost = [
-        f"{count} {what}{'s' if count > 1 else ''}"
-        for count, what in ((process.lost_rows, "row"), (process.lost_facts, "fact"))
-        if count > 0
-    ]
-    if not lost:
-        return []
-    reason = f" ({process.trouble})" if process.trouble else ""
-    return [f"{process.path.name} lacks {' and '.join(lost)}{reason}"]
+    return [f"{process.path.name} lacks {process.lost_rows} row{'s' if process.lost_rows > 1 else ''}"]
 
 
 def _never_began(path: Path) -> bool:
@@ -453,19 +337,7 @@ def _saw_training(run: Path) -> bool:
 
 
 def _completed_step(path: Path) -> bool:
-    if _never_began(path):
-        return False
-    with RecordingFile(path) as file:
-        fields = file.header.fields
-        if "closed_by" not in fields:
-            return True
-        layout, at = f"<{len(fields)}q", fields.index("closed_by")
-        rows = (
-            struct.unpack(layout, frame.payload)
-            for frame in file.read_frames()
-            if frame.kind == KIND_ROW and len(frame.payload) == 8 * len(fields)
-        )
-        return any(row[at] != CLOSED_BY_END for row in rows)
+    return not _never_began(path) and bool((read_process(path).rows[:, FIELD["closed_by"]] != CLOSED_BY_END).any())
 
 
 def _started(run: Path) -> tuple[float, str]:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from hotloop.core.analysis import Analysis, Forecast, OptimizerFacts, RankAnalysis
-from hotloop.core.findings import Saving, Severity, saving_within, severity_of
+from hotloop.core.findings import Saving, saving_within
 from hotloop.judge.diagnose.loading import most_saved_ratio
 from hotloop.judge.diagnose.measured import (
     basis_of_replay,
     batches_vary_in_length,
-    is_material,
     threshold_ratio,
     train_share,
 )
@@ -35,21 +34,6 @@ def compiling_is_unsure(analysis: Analysis) -> bool:
     """Whether the run shows something that makes a compiled model recompile, or fail."""
     ops = analysis.lead.ops
     return batches_vary_in_length(analysis.lead) or bool(ops is not None and ops.get("graded_backward"))
-
-
-def forecast_of_compiled_model(analysis: Analysis) -> Forecast | None:
-    """The forecast of uncompiled-model if a probe supports it; None if it promises nothing or is a guess."""
-    forecast = analysis.lead.forecasts.get("compile-model")
-    if forecast is None or analysis.lead.compile.used or analysis.lead.model_is_recurrent:
-        return None
-    if compiling_is_unsure(analysis):
-        return None
-    saving = saving_within(
-        1.0, forecast.saving_low_ratio, forecast.saving_mid_ratio, forecast.saving_high_ratio, forecast.basis
-    )
-    if severity_of(saving) is Severity.INFO or not is_material(analysis, saving.mid_ratio):
-        return None
-    return forecast
 
 
 def dispatch_ns(rank: RankAnalysis) -> float:

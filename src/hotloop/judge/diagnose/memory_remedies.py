@@ -84,7 +84,7 @@ def rest_bytes(held: MemoryFailure) -> int | None:
 def held_by_category(
     category_bytes: Mapping[str, int] | None, device: str, world_size: int, total_bytes: int | None = None
 ) -> MemoryFailure:
-    """A peak by memory_snapshot.TIMELINE_CATEGORIES, as what a process held; a value without events is unknown, not
+    """A peak by memory_snapshot.MEMORY_CATEGORIES, as what a process held; a value without events is unknown, not
     zero."""
     told = category_bytes or {}
     untold = category_bytes is None or told.get("unknown", 0) > 0

@@ -206,10 +206,7 @@ def describe_unseen_verdict(findings: Sequence[Finding]) -> str:
 
 
 def describe_memory_verdict(file: MemoryFile) -> str:
-    """For a memory snapshot or timeline: where the memory is."""
-    if file.kind == "timeline":
-        largest = f", most of it {file.categories[0].category}" if file.categories else ""
-        return f"memory peaks at {format_bytes(file.peak_bytes or 0)}{largest}"
+    """For a memory snapshot: where the memory is."""
     if not file.devices:
         return "the snapshot contains no device memory"
     worst = max(file.devices, key=lambda one: one.reserved_bytes)

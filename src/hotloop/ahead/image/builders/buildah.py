@@ -142,4 +142,4 @@ def read_build(output: Output) -> Build:
             are_cached.append(step[1].upper().startswith("FROM "))
         elif are_cached and line.startswith(CACHED):
             are_cached[-1] = True
-    return Build(wall_ns=output.wall_ns, steps_count=len(are_cached), cached_count=sum(are_cached), lines=output.lines)
+    return Build(wall_ns=output.wall_ns, steps_count=len(are_cached), cached_count=sum(are_cached))

@@ -21,7 +21,6 @@ from hotloop.core.errors import UsageError
 
 STEP = re.compile(r"#(\d+) \[(?:\S+ +)?\d+/\d+\] (.*)")
 REUSED = re.compile(r"#(\d+) CACHED$")
-SAID = re.compile(r"#\d+ [\d.]+ (.*)")
 KINDS = {tarfile.SYMTYPE: "l", tarfile.CHRTYPE: "c", tarfile.BLKTYPE: "b", tarfile.FIFOTYPE: "p"}
 
 
@@ -122,13 +121,10 @@ def read_build(output: Output) -> Build:
     """The steps of ``--progress plain``; BuildKit has none for instructions that only set metadata."""
     texts: dict[str, str] = {}
     cached: set[str] = set()
-    lines: list[str] = []
     for line in output.lines:
         if step := STEP.fullmatch(line):
             texts.setdefault(step[1], step[2])
         elif end := REUSED.fullmatch(line):
             cached.add(end[1])
-        elif said := SAID.fullmatch(line):
-            lines.append(said[1])
     count = sum(number in cached or text.startswith("FROM ") for number, text in texts.items())
-    return Build(wall_ns=output.wall_ns, steps_count=len(texts), cached_count=count, lines=tuple(lines))
+    return Build(wall_ns=output.wall_ns, steps_count=len(texts), cached_count=count)

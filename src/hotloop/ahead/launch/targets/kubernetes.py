@@ -56,7 +56,7 @@ def list_environment(request: LaunchRequest) -> list[Any]:
 def describe_resources(request: LaunchRequest) -> dict[str, Any]:
     limits: dict[str, Any] = {}
     if request.gpus_per_node:
-        why = "whole devices: a fraction such as 0.25 is invalid; to share a GPU see --target gpu-sharing"
+        why = "whole devices: a fraction such as 0.25 is invalid"
         limits["nvidia.com/gpu"] = Noted(str(request.gpus_per_node), why)
     if request.rdma is not None:
         limits[request.rdma] = Noted("1", "the device through which NCCL reaches the network")

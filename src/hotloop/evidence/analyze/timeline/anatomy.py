@@ -175,11 +175,6 @@ class HostPhases:
         found[inside] = self.phase[at[inside]]
         return found
 
-    def find_time(self, phase: str) -> Intervals:
-        """When the main thread was in a phase."""
-        mine = self.phase == PHASE[phase]
-        return unite(self.edge_ns[:-1][mine], self.edge_ns[1:][mine])
-
 
 @dataclass(frozen=True, slots=True)
 class _Marks:

@@ -403,14 +403,3 @@ def _column(ranks: Sequence[RankCollectives], matches: Matches, field: str) -> N
         mine = matches.rank == place
         result[mine] = getattr(one, field)[matches.at[mine]]
     return result
-
-
-def list_waits(ranks: Sequence[RankCollectives]) -> tuple[Int64s, ...]:
-    """The wait of each rank in each of its collectives, ns; -1 if it could not be matched, or counts in no sum."""
-    waits = tuple(np.full(len(one), NONE, dtype=np.int64) for one in ranks)
-    timed = _time_matches(ranks)
-    counted = timed.is_counted[timed.matches.of_entry]
-    for place, column in enumerate(waits):
-        mine = counted & (timed.matches.rank == place)
-        column[timed.matches.at[mine]] = timed.wait_ns[mine]
-    return waits

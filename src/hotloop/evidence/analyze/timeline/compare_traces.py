@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from hotloop import __version__
 from hotloop.core.comparison import Comparison, DiffSide
 from hotloop.core.errors import RecordingError
-from hotloop.core.graph import DiffRow, DiffTerms, RankCollectives
+from hotloop.core.graph import DiffRow, DiffTerms
 from hotloop.core.phases import PHASES
 from hotloop.core.redact import redact_text
 from hotloop.core.timeline import RankTimeline, StepWindow
@@ -25,8 +25,6 @@ from hotloop.core.utilization import mean_utilization
 from hotloop.evidence.analyze.changes import RankSteps, SideSteps, join_ranks, sum_terms
 from hotloop.evidence.analyze.compare_runs import INTERVAL_NOTE, compare_devices, redact_once
 
-from .collectives import collect_collectives
-from .growth import RankWork, SideWork, collect_work, split_growth
 from .reduce import ReduceOptions, lay_groundwork, merge_notes, reduce_trace
 
 TABLE_ROWS = 2_000
@@ -39,35 +37,19 @@ _TRITON_NUMBER = re.compile(r"^(triton_\w+?)(?:_\d+)+(?:_?\d+[dc][0-9dce]*)?$|^(
 _NUMBERED_RANGE = re.compile(r"#\d+\b")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReducedForDiff:
-    """What a worker returns about one file."""
-
-    timeline: RankTimeline
-    collectives: RankCollectives
-    work: RankWork | None
-
-
-def reduce_for_diff(trace: Trace) -> ReducedForDiff:
+def reduce_for_diff(trace: Trace) -> RankTimeline:
     """One file alone."""
-    options = ReduceOptions(top=TABLE_ROWS)
-    ground = lay_groundwork(trace)
-    parts = (trace, ground.links, ground.classes, ground.steps)
-    return ReducedForDiff(
-        timeline=reduce_trace(trace, options, ground),
-        collectives=collect_collectives(*parts),
-        work=collect_work(*parts),
-    )
+    return reduce_trace(trace, ReduceOptions(top=TABLE_ROWS), lay_groundwork(trace))
 
 
-Side = ReducedTraces[ReducedForDiff]
+Side = ReducedTraces[RankTimeline]
 
 
 def compare_traces(names: tuple[str, str], reduced: tuple[Side, Side]) -> Comparison:
     """Traces as the user names them; a side that is given twice is compared with itself. Raises RecordingError if
     the sides show nothing in common."""
     same = reduced[0] is reduced[1]
-    timelines = [[one.result.timeline for one in side.traces] for side in reduced]
+    timelines = [[one.result for one in side.traces] for side in reduced]
     host = _sum_changes("step", PHASES, [host_steps(side) for side in timelines])
     device = _sum_changes("device window", DEVICE_PARTS, [device_steps(side) for side in timelines])
     if host is None and device is None:
@@ -83,18 +65,6 @@ def compare_traces(names: tuple[str, str], reduced: tuple[Side, Side]) -> Compar
     if same:
         warnings.insert(0, "both sides are the same file or folder")
     warnings += compare_devices(*sides)
-    growth = None
-    if max(len(side.traces) for side in reduced) > 1:
-        one, two = (_side_work(side) for side in reduced)
-        why = "not every rank shows a device, or a backward pass on the host"
-        if one is not None and two is not None:
-            growth, why = split_growth(one, two)
-        if growth is None:
-            notes.append(f"wait and transfer cannot be separated: {why}")
-    elif any(one.facts.world_size and one.facts.world_size > 1 for side in reduced for one in side.traces):
-        notes.append(
-            "only one rank of several: without the other ranks' files, waiting cannot be separated from transfer"
-        )
     notes.append("traces do not contain the number of samples per step; make sure that it is the same on both sides")
     if host is not None and min(s.steps_count for s in sides) > 1:
         notes.append(INTERVAL_NOTE)
@@ -106,7 +76,6 @@ def compare_traces(names: tuple[str, str], reduced: tuple[Side, Side]) -> Compar
         step=host,
         per_unit=None,
         device=device,
-        growth=growth,
         kernels=_diff_kernels(timelines),
         ops=_diff_ops(timelines),
         notes=redact_once(notes),
@@ -135,16 +104,8 @@ def _compare_tables(sides: Sequence[Sequence[RankTimeline]]) -> tuple[list[str],
     return warnings, notes
 
 
-def _side_work(side: Side) -> SideWork | None:
-    work = [one.result.work for one in side.traces]
-    known = [w for w in work if w is not None]
-    if len(known) < len(work):
-        return None
-    return SideWork(known, [replace(one.result.collectives, rank=one.facts.rank) for one in side.traces])
-
-
 def _describe_traces(name: str, side: Side) -> DiffSide:
-    timelines = [one.result.timeline for one in side.traces]
+    timelines = [one.result for one in side.traces]
     joined = host_steps(timelines) or device_steps(timelines)
     has_device = all(t.devices for t in timelines)
     return DiffSide(
@@ -163,7 +124,7 @@ def _describe_traces(name: str, side: Side) -> DiffSide:
 
 def _collect_notes(side: Side) -> list[TraceNote]:
     """Problems with the files themselves."""
-    several = [[n for n in (*one.notes, *one.result.timeline.notes) if n.level != "info"] for one in side.traces]
+    several = [[n for n in (*one.notes, *one.result.notes) if n.level != "info"] for one in side.traces]
     guessed = [note for note in side.notes if note.code != "guessed-ranks" or len(side.traces) > 1]
     return [*guessed, *merge_notes(several)]
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from hotloop.core.graph import DeviceMemoryTimeline, OpMemory
 from hotloop.core.memory_categories import UNKNOWN, Allocation, Origin, categorize_allocations
-from hotloop.core.memory_snapshot import TIMELINE_CATEGORIES
+from hotloop.core.memory_snapshot import MEMORY_CATEGORIES
 from hotloop.core.trace import MemoryEvents, Trace
 from hotloop.evidence.analyze.stats import fit_slope
 
@@ -119,7 +119,7 @@ def sum_categories(origin: Int64s, change: Int64s, freed: Int64s, held: Int64s, 
             if one.made in at_peak:
                 found[category] = found.get(category, 0) + int(change[one.made])
     found[UNKNOWN] = peak_bytes - sum(size for name, size in found.items() if name != UNKNOWN)
-    return {name: found[name] for name in TIMELINE_CATEGORIES if found.get(name)}
+    return {name: found[name] for name in MEMORY_CATEGORIES if found.get(name)}
 
 
 def _describe_device(

@@ -2,8 +2,7 @@
 
 Reads what Kineto has written since 2021: times in whole microseconds or with decimals, a header or a bare list, and the
 older names of categories (Operator, Runtime, Kernel, ...). Times are parsed from their decimal text. Flow arrows are
-skipped, because correlation ids contain the same. ``mtia_ccp_events`` and ``hpu_op`` are taken for kernels because
-Kineto's sources call them device activities; no real file with them was available.
+skipped, because correlation ids contain the same.
 """
 
 from __future__ import annotations
@@ -66,13 +65,9 @@ _CATEGORIES: Mapping[str, Category] = {
     "driver": Category.RUNTIME,
     "xpu_runtime": Category.RUNTIME,
     "xpu_driver": Category.RUNTIME,
-    "mtia_runtime": Category.RUNTIME,
-    "glow_runtime": Category.RUNTIME,
     "privateuse1_runtime": Category.RUNTIME,
     "privateuse1_driver": Category.RUNTIME,
     "kernel": Category.KERNEL,
-    "mtia_ccp_events": Category.KERNEL,
-    "hpu_op": Category.KERNEL,
     "gpu_memcpy": Category.MEMCPY,
     "memcpy": Category.MEMCPY,
     "gpu_memset": Category.MEMSET,
@@ -87,14 +82,6 @@ _CATEGORIES: Mapping[str, Category] = {
     "overhead": Category.OVERHEAD,
 }
 """By lower-case name; the older names differ in case."""
-
-_MTIA_WORK = "mtia_ccp_events"
-_MTIA_NAMES = {
-    "dma_request": Category.MEMCPY,
-    "event_wait": Category.SYNC,
-    "event_record": Category.SYNC,
-}
-"""Events of a command processor that are not kernels: copies, and waits, during which no work is done."""
 
 _ANNOTATION_NAMES = ("ProfilerStep#", "Optimizer.step#", "Optimizer.zero_grad#", "enumerate(DataLoader)#")
 """Ranges that files without user_annotation call operators."""
@@ -279,12 +266,7 @@ class _Reader:
                 return
         self.has_fraction |= bool((start_ns % 1000).any() or (duration_ns % 1000).any())
         count = len(events)
-        names = [event.cat for event in events]
-        category = np.fromiter(map(_number_category, names), dtype=np.int8, count=count)
-        if _MTIA_WORK in names:
-            for row, event in enumerate(events):
-                if event.cat == _MTIA_WORK and isinstance(event.name, str):
-                    category[row] = _MTIA_NAMES.get(event.name, Category.KERNEL)
+        category = np.fromiter((_number_category(event.cat) for event in events), dtype=np.int8, count=count)
         columns: dict[str, NDArray[Any]] = {
             "start_ns": start_ns,
             "duration_ns": duration_ns,

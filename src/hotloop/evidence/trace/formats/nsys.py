@@ -2,8 +2,7 @@
 
 Table and column names are those of NVIDIA's "SQLite schema reference" (Nsight Systems User Guide). They came and went
 with the versions, so the reader checks which ones the file has and says in a note what is missing. A database can
-contain more than rows: views and virtual tables can make a SELECT run forever. Only plain, known tables are read,
-within limits on time and on the size of their content.
+contain more than rows: views and virtual tables can make a SELECT run forever. Only plain, known tables are read.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ import json
 import re
 import shlex
 import sqlite3
-import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -23,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hotloop.core.errors import RecordingError
-from hotloop.core.trace import SPARSE_TEXTS, Category, DeviceFacts, MemoryEvents, TraceFacts, TraceNote
+from hotloop.core.trace import SPARSE_TEXTS, Category, DeviceFacts, TraceFacts, TraceNote
 from hotloop.evidence.trace.columns import SparseColumn, TraceColumns, TraceFormat, assemble_trace
 
 SQLITE_SUFFIXES = (".sqlite", ".sqlite3", ".db")
@@ -51,7 +49,7 @@ _ENV_WORLD_SIZE = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTAS
 
 _NVTX_PUSH_POP, _NVTX_START_END, _NVTXT_PUSH_POP, _NVTXT_START_END = 59, 60, 70, 71
 _NVTX_RANGES = (_NVTX_PUSH_POP, _NVTX_START_END, _NVTXT_PUSH_POP, _NVTXT_START_END)
-_NVTX_THREAD, _NVTX_MARK = 39, 34
+_NVTX_MARK = 34
 
 _COPY_KINDS = {
     0: "Unknown", 1: "HtoD", 2: "DtoH", 3: "HtoA", 4: "AtoH", 5: "AtoA", 6: "AtoD", 7: "DtoA", 8: "DtoD", 9: "HtoH",
@@ -60,7 +58,6 @@ _COPY_KINDS = {
 _MEMORY_KINDS = {
     0: "Pageable", 1: "Pinned", 2: "Device", 3: "Array", 4: "Managed", 5: "Device Static", 6: "Managed Static",
 }  # fmt: skip
-_DEVICE_MEMORY_KINDS = (2, 5)
 _SYNC_KINDS = {
     (False, False): "Context Sync",
     (False, True): "Event Sync",
@@ -76,19 +73,6 @@ table, as the calls that they belong to show.
 _API_VERSION = re.compile(r"^(cu\w+)_v\d{4,5}$")
 """cudaLaunchKernel_v7000: the version of the entry point, which Kineto does not write."""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NsysLimits:
-    """The limits on the cost of reading an export."""
-
-    memory_bytes: int = 64 << 30
-    """Of all rows and names together."""
-    seconds: float = 120.0
-    bytes_per_second: int = 4 << 20
-    """The time limit grows with the file: ``seconds`` + its size / this."""
-
-
-DEFAULT_LIMITS = NsysLimits()
 
 _HOST_API = ("start", "end", "globalTid", "nameId")
 _DEVICE = ("start", "end", "deviceId", "contextId", "streamId", "correlationId", "globalPid")
@@ -107,13 +91,6 @@ _COLUMNS: dict[str, tuple[str, ...]] = {
     "CUPTI_ACTIVITY_KIND_RUNTIME": (*_HOST_API, "correlationId"),
     "CUPTI_ACTIVITY_KIND_OVERHEAD": (*_HOST_API, "overheadType"),
     "PROFILER_OVERHEAD": _HOST_API,
-    "OSRT_API": _HOST_API,
-    "CUDNN_EVENTS": _HOST_API,
-    "CUBLAS_EVENTS": _HOST_API,
-    "CUDA_GPU_MEMORY_USAGE_EVENTS": (
-        "start", "globalPid", "deviceId", "address", "bytes", "memKind", "memoryOperationType",
-        "localMemoryPoolAddress", "localMemoryPoolSize",
-    ),
 }  # fmt: skip
 """Integer columns to read from each table of events."""
 
@@ -122,18 +99,17 @@ _NVTX_COLUMNS = ("start", "end", "eventType", "globalTid", "textId")
 _TABLES = frozenset(_COLUMNS) | {
     "NVTX_EVENTS", "StringIds", "META_DATA_EXPORT", "META_DATA_CAPTURE", "EXPORT_META_DATA",
     "TARGET_INFO_GPU", "TARGET_INFO_CUDA_DEVICE", "TARGET_INFO_SESSION_START_TIME", "TARGET_INFO_SYSTEM_ENV",
-    "ThreadNames", "PROCESSES", "DIAGNOSTIC_EVENT",
+    "DIAGNOSTIC_EVENT",
 }  # fmt: skip
 _OPTIONAL = frozenset(
     {
         "graphId", "graphExecId", "mangledName", "shortName", "contextId", "eventSyncId", "overheadType",
-        "localMemoryPoolAddress", "localMemoryPoolSize",
     }
 )  # fmt: skip
 """Columns whose absence is not noted: old versions lack them, and the notes should stay readable."""
 
 # The columns without which a table is of no use.
-_NEEDED = {table: ("start",) if table == "CUDA_GPU_MEMORY_USAGE_EVENTS" else ("start", "end") for table in _COLUMNS}
+_NEEDED: dict[str, tuple[str, ...]] = dict.fromkeys(_COLUMNS, ("start", "end"))
 _NEEDED["CUPTI_ACTIVITY_KIND_CUDA_EVENT"] = ("correlationId",)
 
 
@@ -146,26 +122,19 @@ def is_sqlite(head: bytes) -> bool:
 
 
 class _Database:
-    """A database that may be hostile, opened to read a few known tables and nothing else."""
+    """A database, opened to read a few known tables and nothing else."""
 
-    def __init__(self, path: Path, limits: NsysLimits) -> None:
-        self.path = path
+    def __init__(self, path: Path) -> None:
         self.notes: list[TraceNote] = []
-        self._deadline = time.monotonic() + limits.seconds + path.stat().st_size / limits.bytes_per_second
-        self._left_bytes = limits.memory_bytes
         # immutable: no lock, no journal, no -wal file is looked at or created next to the trace.
         self._connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)
         self._connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
         self._connection.execute("PRAGMA trusted_schema=OFF")
         self._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MAX_CELL_BYTES)
-        self._connection.set_progress_handler(lambda: int(self.is_late()), 100_000)
         self.columns = self._read_schema()
 
     def close(self) -> None:
         self._connection.close()
-
-    def is_late(self) -> bool:
-        return time.monotonic() > self._deadline
 
     def _read_schema(self) -> dict[str, frozenset[str]]:
         """Columns by table, of the known tables that are plain: a view or a virtual table has no root page."""
@@ -209,11 +178,6 @@ class _Database:
         while rows := cursor.fetchmany(_CHUNK_ROWS):
             values = list(zip(*rows, strict=True))
             texts: list[str | None] = list(values.pop()) if text is not None else []
-            self._left_bytes -= 8 * len(rows) * len(terms) + sum(len(value) for value in texts if value is not None)
-            if self._left_bytes < 0:
-                raise RecordingError(
-                    f"{self.path} has more rows or text than the limit; export a shorter range of time."
-                )
             known = dict(zip(selected, (np.array(column, dtype=np.int64) for column in values), strict=True))
             missing = np.full(len(rows), _MISSING, dtype=np.int64)
             yield {name: known.get(name, missing) for name in wanted}, texts
@@ -319,8 +283,6 @@ class _Reader:
         self.events: list[_Events] = []
         self.table_rows: dict[str, int] = {}
         self.gpu = _read_gpus(database)
-        self.thread_names: dict[tuple[int, int], str] = {}
-        self.memory = _no_rows(_COLUMNS["CUDA_GPU_MEMORY_USAGE_EVENTS"])
 
     def read_events(self) -> None:
         self._read_kernels()
@@ -329,13 +291,9 @@ class _Reader:
         self._read_graphs()
         self._read_syncs()
         self._read_host("CUPTI_ACTIVITY_KIND_RUNTIME", Category.RUNTIME)
-        for table in ("OSRT_API", "CUDNN_EVENTS", "CUBLAS_EVENTS"):
-            self._read_host(table, Category.OTHER)
         for table in ("CUPTI_ACTIVITY_KIND_OVERHEAD", "PROFILER_OVERHEAD"):
             self._read_host(table, Category.OVERHEAD)
         self._read_nvtx()
-        self._read_thread_names()
-        self.memory = self._rows("CUDA_GPU_MEMORY_USAGE_EVENTS")
 
     def _rows(self, table: str) -> Rows:
         """The rows of a table that have what they need; the rest is counted in a note."""
@@ -515,7 +473,6 @@ class _Reader:
         for rows, texts in self.database.with_text("NVTX_EVENTS", _NVTX_COLUMNS, "text"):
             kind = rows["eventType"]
             name = self.names.of_ids(rows["textId"])
-            self._read_nvtx_names(rows, kind, name, texts)
             is_range = np.isin(kind, _NVTX_RANGES) & (rows["start"] != _MISSING)
             closed = is_range & (rows["end"] >= rows["start"])
             open_count += int((is_range & ~closed).sum())
@@ -527,14 +484,6 @@ class _Reader:
             )
         if marks:
             self._note("info", "nvtx-marks", f"{marks} NVTX marks, which have no duration, were left out.", marks)
-
-    def _read_nvtx_names(self, rows: Rows, kind: Ints, name: Ints, texts: list[str | None]) -> None:
-        for at in np.flatnonzero(kind == _NVTX_THREAD).tolist()[:_MAX_NAMED_ROWS]:
-            text = texts[at] or (self.names.texts[name[at]] if name[at] >= 0 else "")
-            global_id = int(rows["globalTid"][at])
-            if not text or global_id == _MISSING:
-                continue
-            self.thread_names[global_id >> 24 & 0xFFFFFF, global_id & 0xFFFFFF] = text
 
     def _add_ranges(self, rows: Rows, name: Ints, closed: NDArray[np.bool_], texts: list[str | None]) -> None:
         count = len(name)
@@ -558,15 +507,6 @@ class _Reader:
             if operator[2]:
                 shapes[at] = self.names.intern(operator[2].replace(" ", ""))
         self._add_host(category, rows, named, integers={"sequence_number": sequence}, texts={"shapes": shapes})
-
-    def _read_thread_names(self) -> None:
-        rows = self.database.integers("ThreadNames", ("globalTid", "nameId"))
-        name = self.names.of_ids(rows["nameId"])
-        for global_id, index in zip(rows["globalTid"].tolist(), name.tolist(), strict=True):
-            if index >= 0 and global_id != _MISSING:
-                self.thread_names.setdefault(
-                    (global_id >> 24 & 0xFFFFFF, global_id & 0xFFFFFF), self.names.texts[index]
-                )
 
 
 def _split_operator(text: str) -> tuple[str, int, str] | None:
@@ -761,11 +701,11 @@ def _note_diagnostics(database: _Database, notes: list[TraceNote]) -> None:
 # Events -> traces
 
 
-def read_nsys(path: Path, limits: NsysLimits = DEFAULT_LIMITS) -> tuple[TraceColumns, ...]:
+def read_nsys(path: Path) -> tuple[TraceColumns, ...]:
     """One trace per process of the export that used a GPU, in the order of their first device.
 
     An export without any device work gives one trace of its busiest process. Raises RecordingError, in one line, for
-    a report in NVIDIA's own format, for a database that nsys did not write and for a database that takes too long.
+    a report in NVIDIA's own format and for a database that nsys did not write.
     """
     if path.name.lower().endswith(REPORT_SUFFIXES):
         target = path.with_suffix(".sqlite")
@@ -781,15 +721,11 @@ def read_nsys(path: Path, limits: NsysLimits = DEFAULT_LIMITS) -> tuple[TraceCol
         page_bytes, pages_count = int.from_bytes(header[16:18], "big"), int.from_bytes(header[28:32], "big")
         if path.stat().st_size < max(100, page_bytes * pages_count):  # sqlite reads the missing part of a page as zeros
             raise RecordingError(f"{path} is truncated. Export it again.")
-        database = _Database(path, limits)
+        database = _Database(path)
         try:
             return _read(database, path)
         finally:
             database.close()
-    except sqlite3.OperationalError as error:
-        if str(error) == "interrupted":
-            raise RecordingError(f"{path} was not read: reading its tables took too long.") from error
-        raise RecordingError(f"{path} cannot be read as an nsys export: {error}.") from error
     except (sqlite3.Error, OSError, OverflowError, UnicodeDecodeError) as error:  # the last from a message of sqlite
         raise RecordingError(f"{path} cannot be read as an nsys export: {error}. Export it again.") from error
 
@@ -851,24 +787,6 @@ def _note_gaps(reader: _Reader, left_out: int) -> None:
         )
 
 
-def _rank_of_threads(reader: _Reader, pid: int) -> int | None:
-    """The rank in a thread's name: MPI and NVTX call the main thread 'MPI Rank 3'."""
-    ranks = {
-        int(match[1])
-        for (owner, _), name in reader.thread_names.items()
-        if owner == pid and (match := re.fullmatch(r"(?i)(?:MPI )?rank[ _:#-]*(\d{1,7})", name))
-    }
-    return ranks.pop() if len(ranks) == 1 else None
-
-
-def _rank(reader: _Reader, about: _About, pid: int, *, alone: bool) -> tuple[int | None, str]:
-    """The environment gives the rank of a file's only process; a thread's name gives that of its own process."""
-    if alone and about.rank is not None:
-        return about.rank, "environment"
-    of_threads = _rank_of_threads(reader, pid)
-    return of_threads, "unknown" if of_threads is None else "thread name"
-
-
 def _build_trace(reader: _Reader, about: _About, pid: int, path: Path, *, alone: bool) -> TraceColumns:
     parts = [(events, _rows_of(events, pid)) for events in reader.events]
     parts = [(events, rows) for events, rows in parts if len(rows)]
@@ -892,13 +810,12 @@ def _build_trace(reader: _Reader, about: _About, pid: int, path: Path, *, alone:
     stream_labels = tuple(str(number) for _, _, number in streams)
     name, names = _used(reader.names, column("name"))
     sparse = _sparse_columns(parts, reader.names)
-    memory = _build_memory(reader.memory, pid, epoch_ns)
-    rank, rank_source = _rank(reader, about, pid, alone=alone)
+    rank = about.rank if alone else None  # the environment is the first process's
     facts = TraceFacts(
         source=path.name,
         format="nsys",
         rank=rank,
-        rank_source=rank_source,
+        rank_source="unknown" if rank is None else "environment",
         world_size=about.world_size,
         host=about.host,
         time_unit_ns=1,
@@ -928,7 +845,7 @@ def _build_trace(reader: _Reader, about: _About, pid: int, path: Path, *, alone:
         processes=tuple(str(owner) for (owner,) in processes),
         thread_labels=tuple(str(tid) if tid >= 0 else _stream_track(-2 - tid, stream_labels) for _, tid in threads),
         stream_labels=stream_labels,
-        memory=memory,
+        memory=None,
         sparse=sparse,
     )
 
@@ -990,38 +907,6 @@ def _used(names: _Names, numbers: Ints) -> tuple[NDArray[np.int32], tuple[str, .
 
 def _stream_track(stream: int, labels: Sequence[str]) -> str:
     return f"stream {labels[stream]}" if stream >= 0 else "gpu"
-
-
-def _build_memory(rows: Rows, pid: int, epoch_ns: int) -> MemoryEvents | None:
-    """What the process took from and gave back to the driver. torch's allocator is above it: its tensors are not seen.
-
-    So only ``reserved_bytes`` is known, and as the change since the capture began.
-    """
-    on_device = np.isin(rows["memKind"], _DEVICE_MEMORY_KINDS) & np.isin(rows["memoryOperationType"], (0, 1))
-    mine = on_device & (rows["bytes"] >= 0) & (rows["start"] > 0)
-    # Inside a pool of the driver, an allocation takes nothing from the device.
-    mine &= rows["localMemoryPoolAddress"] <= 0
-    if pid != -1:
-        mine &= _pid(rows["globalPid"]) == pid
-    chosen = np.flatnonzero(mine)
-    if not len(chosen):
-        return None
-    chosen = chosen[np.argsort(rows["start"][chosen], kind="stable")]
-    change = np.where(rows["memoryOperationType"][chosen] == 0, 1, -1) * rows["bytes"][chosen]
-    device = _known(rows["deviceId"][chosen])
-    reserved = np.zeros(len(chosen), dtype=np.int64)
-    for index in np.unique(device).tolist():
-        here = device == index
-        reserved[here] = np.cumsum(change[here])
-    return MemoryEvents(
-        time_ns=rows["start"][chosen] - epoch_ns,
-        address=_known(rows["address"][chosen]),
-        bytes=change,
-        allocated_bytes=np.full(len(chosen), -1, dtype=np.int64),
-        reserved_bytes=reserved,
-        device_type=np.ones(len(chosen), dtype=np.int32),
-        device_index=device.astype(np.int32),
-    )
 
 
 NSYS = TraceFormat(

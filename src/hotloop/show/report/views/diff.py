@@ -8,7 +8,6 @@ from hotloop.core.comparison import (
     COMPARISON_SCHEMA,
     Comparison,
     DiffSide,
-    GrowthSplit,
     UnitChange,
 )
 from hotloop.core.graph import DiffRow, DiffTerm, DiffTerms
@@ -26,11 +25,7 @@ TERM_TEXT = {
     "exposed_comm": "communication that does not overlap",
     "exposed_mem": "copies that do not overlap",
     "idle": "device idle",
-    "wait": "wait (arriving early)",
-    "transfer": "transfer that does not overlap",
-    "unmatched_comm": "communication that was not matched",
 }
-REST_TEXT = {"compute": "own work", "copies": "copies", "idle": "nothing ran"}
 
 
 def describe_comparison(comparison: Comparison, surface: Surface) -> Document:
@@ -61,8 +56,6 @@ def describe_comparison(comparison: Comparison, surface: Surface) -> Document:
         if device is not None:
             note = f"mean of a step's window on the device; {_short(device.whole, unit)}"
             sections.append(_list_terms("Device", note, device, unit))
-        if comparison.growth is not None:
-            sections.append(_list_growth(comparison.growth, unit))
         sections += _list_rows("Kernels", comparison.kernels, surface.top, surface.width)
         sections += _list_rows("Operators", comparison.ops, surface.top, surface.width)
     if comparison.notes:
@@ -131,7 +124,7 @@ def _unit_line(change: UnitChange) -> str:
 
 
 def _list_terms(title: str, note: str, terms: DiffTerms, unit: TimeUnit) -> Section:
-    rows = [_term_row(term, unit, TERM_TEXT) for term in _by_size(terms.terms)]
+    rows = [_term_row(term, unit) for term in _by_size(terms.terms)]
     left_out = [
         TERM_TEXT.get(term.name, clean(term.name)) for term in terms.terms if not (term.before_ns or term.after_ns)
     ]
@@ -144,26 +137,17 @@ def _by_size(terms: Sequence[DiffTerm]) -> list[DiffTerm]:
     return sorted(seen, key=lambda term: -abs(term.delta_ns))
 
 
-def _term_row(term: DiffTerm, unit: TimeUnit, names: dict[str, str]) -> tuple[str, ...]:
+def _term_row(term: DiffTerm, unit: TimeUnit) -> tuple[str, ...]:
     half = term.half_width_ns
     certain = "" if half is None or term.is_certain else "same" if not term.delta_ns and not half else "not certain"
     return (
-        names.get(term.name, clean(term.name).replace("_", " ")),
+        TERM_TEXT.get(term.name, clean(term.name).replace("_", " ")),
         unit.show(term.before_ns),
         unit.show(term.after_ns),
         unit.show(term.delta_ns, sign=True),
         "-" if half is None else _interval(term.delta_ns, half, unit),
         certain,
     )
-
-
-def _list_growth(growth: GrowthSplit, unit: TimeUnit) -> Section:
-    what = "backward and the communication after it" if growth.window == "backward" else growth.window
-    note = f"the {clean(what)}, mean over ranks: {_short(growth.change.whole, unit)}"
-    rows = [_term_row(term, unit, TERM_TEXT) for term in growth.change.terms]
-    parts = [_term_row(part, unit, {**TERM_TEXT, **REST_TEXT}) for part in _by_size(growth.rest.terms)]
-    rows += [("  of it " + row[0], *row[1:]) for row in parts]
-    return _section("Ranks", note, TERM_HEADER, rows, unit, [clean(message) for message in growth.notes])
 
 
 def _list_rows(title: str, rows: Sequence[DiffRow], top: int, width: int) -> list[Section]:

@@ -274,16 +274,6 @@ def _list_memory_file(file: MemoryFile, top: int) -> Iterator[Section]:
                 "lifetime of the memory"
             )
             yield _list_categories(note, one.peak.by_category, one.peak.requested_bytes)
-    total = max(1, file.peak_bytes or 0)
-    yield _section(
-        "Memory by category",
-        f"{file.source}; peak {t.format_bytes(file.peak_bytes)}",
-        {"category": "", "at the peak": "bytes", "share": "share", "its own peak": "bytes", "at the end": "bytes"},
-        [
-            (_words(one.category), one.at_peak_bytes, one.at_peak_bytes / total, one.own_peak_bytes, one.final_bytes)
-            for one in file.categories
-        ],
-    )
     recorded = all(one.peak is not None for one in file.devices)
     title = "Memory at the peak by line" if recorded else "Memory in use by line"
     yield _section(title, "", {"line": "long", "device": "", "bytes": "bytes", "allocations": "count"}, sites)
