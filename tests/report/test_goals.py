@@ -1,4 +1,4 @@
-"""What goals and declared grids add to the reports: measured arms, the plot of speed and memory, words of the goal."""
+"""What goals and declared grids add to the reports: measured arms, words of the goal."""
 
 from __future__ import annotations
 
@@ -55,13 +55,3 @@ def test_the_terminal_says_what_the_goal_judges() -> None:
     assert "1.50x smaller (1.40–1.60)" in text
     assert "speed: 1.25x (1.12–1.38) of the baseline" in text
     assert "1,000 samples/s, 1.00 ms per sample, peak 300 MiB" in text
-    both = render("terminal", report(tuning("pareto")), width=120, color=False)
-    assert "1.25x (1.12–1.38)" in both
-    assert "peak memory 1.50x smaller (1.40–1.60): smaller" in both
-
-
-def standing(name: str, speed: float, saving: float, stands: str) -> dict[str, Value]:
-    told: dict[str, Value] = {"id": name, "standing": stands, "by": None}
-    for key, value in (("speedup", speed), ("saving", saving)):
-        told |= {f"{key}_ratio": value, f"{key}_low_ratio": value * 0.01, f"{key}_high_ratio": value * 50}
-    return told

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from hotloop.change.tune.study import Progress, Request
 
 ORDER, SUMMARY = 2, "try the fixes on the unmodified command, and prove them"
-GOALS = ("speed", "memory", "pareto", "cost")
+GOALS = ("speed", "memory", "cost")
 NOT_AGAIN = ("--help", "--budget", "--out", "--apply", "--format", "--quiet")
 """Options that do not change what is tuned: all others belong in the command to run next."""
 
@@ -246,7 +246,6 @@ def _write(request: Request, progress: Progress, arguments: argparse.Namespace) 
     from hotloop.change.tune.attempt import settle_patch
     from hotloop.change.tune.outcome import (
         finish_report,
-        front_strategies,
         keep_history,
         list_overrides,
         reveal_next,
@@ -260,9 +259,6 @@ def _write(request: Request, progress: Progress, arguments: argparse.Namespace) 
     report, strategy = finish_report(request, progress, os.path.relpath(strategy_file))
     report = keep_history(report, folder.parent if arguments.out is None else folder)
     write_text(str(strategy_file), strategy_text(strategy, list_overrides(progress)))
-    for name, one in front_strategies(progress).items():
-        (folder / "front").mkdir(exist_ok=True)
-        write_text(str(folder / "front" / f"{name}.toml"), strategy_text(one))
     write_text(str(folder / DIFF), diff_text(patch, progress.check))
     (folder / ABOUT).unlink(missing_ok=True)  # of an earlier tuning into the same folder
     if progress.check is not None:

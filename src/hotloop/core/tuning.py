@@ -114,9 +114,6 @@ class Tuning:
     warnings: tuple[str, ...] = ()
     reference: Trial | None = None
     """What all trials are compared with, and the measurements of its own processes; None if that was not kept."""
-    pareto: tuple[Mapping[str, Value], ...] = ()
-    """With the goal pareto: the unchanged command and every candidate that was compared: ``id``, ``standing`` (front,
-    cannot tell, dominated), ``by``, ``speedup_ratio`` and ``saving_ratio`` with their bounds."""
     price_per_hour: float | None = None
     """Of everything that the command runs on, in the currency of the given price."""
 

@@ -13,7 +13,6 @@ from hotloop.core.measurement import Measurement
 from hotloop.core.strategy import Choice, Strategy, StrategyError, chain
 from hotloop.core.techniques import Stage, Technique
 
-from .goals import MEMORY
 from .quality import ORDER
 from .statistics import LEAST_PAIRS
 from .trials import Budget
@@ -269,39 +268,32 @@ RULE = "memory-pressure"
 FOR_SPEED = "not tried: it improves speed, but the goal is memory"
 
 
-def add_memory_candidates(
+def list_memory_candidates(
     candidates: Iterable[Candidate],
     techniques: Mapping[str, Technique],
     check: Check,
     *,
-    goal: str,
     rank_count: int,
     has_accelerator: bool,
 ) -> tuple[Candidate, ...]:
-    """Candidates that save memory, after those that findings ask for; under the goal memory, instead of them.
+    """The candidates of the goal memory: what saves memory, and why the others are not tried.
 
-    Forecasts are of time: under the goal memory none prunes. A candidate that can change nothing here is reported
-    without a process.
+    Forecasts are of time: none prunes. A candidate that can change nothing here is reported without a process.
     """
-    given = tuple(candidates)
     saving = [(one, one.memory) for one in techniques.values() if one.memory is not None]
     found = []
     for technique, memory in sorted(saving, key=lambda pair: pair[1].turn):
         for form in memory.forms:
             name = f"{technique.id} ({form.label})" if form.label else technique.id
-            if goal != MEMORY and any(one.id == name for one in given):
-                continue
             one = _make_candidate(name, technique, form.settings, None, RULE, check)
             if memory.needs == "ranks" and rank_count == 1:
                 one = replace(one, why_not="not applicable: there is only one rank")
             elif memory.needs == "an accelerator" and not has_accelerator:
                 one = replace(one, why_not="not applicable: the training ran on the CPU")
             found.append(one)
-    if goal != MEMORY:
-        return (*given, *found)
     taken = {one.id for one in found}
-    rest = tuple(replace(one, forecast=None, why_not=one.why_not or FOR_SPEED) for one in given if one.id not in taken)
-    return (*found, *rest)
+    others = [one for one in candidates if one.id not in taken]
+    return (*found, *(replace(one, forecast=None, why_not=one.why_not or FOR_SPEED) for one in others))
 
 
 STEADY_BEHIND = 10

@@ -218,7 +218,7 @@ def go_on(campaign: Campaign, until_s: float) -> None:
     """Spend what is left of the time on the open candidate that promises most."""
     arms = [arm for arm in campaign.arms if arm.ended is None and arm.own]
     open_arms = [arm for arm in arms if not judge(campaign, arm).decided]
-    best = max(open_arms, key=lambda arm: _promise(campaign, arm), default=None)
+    best = max(open_arms, key=lambda arm: ratio_of(campaign, arm), default=None)
     if best is not None:
         run_rounds(campaign, [best], until_s)
 
@@ -289,12 +289,9 @@ def _pair_s(campaign: Campaign, arm: Arm, *, shared: bool = False) -> float:
 
 def _pairs_left(campaign: Campaign, arm: Arm) -> int | None:
     """Pairs until a difference as large as it seems would show; None where that cannot be foreseen."""
-    lefts = []
-    for goal in (goals.SPEED, goals.MEMORY) if campaign.goal == goals.PARETO else (campaign.goal,):
-        found = compare_arm(campaign, arm, goal)
-        needed = statistics.pairs_to_decide(found, level=_level(campaign, arm))
-        lefts += [] if needed is None else [needed - found.n]
-    return min(lefts, default=None)
+    comparison = compare_arm(campaign, arm, campaign.goal)
+    needed = statistics.pairs_to_decide(comparison, level=_level(campaign, arm))
+    return None if needed is None else needed - comparison.n
 
 
 def _why_hopeless(campaign: Campaign, arm: Arm, until_s: float) -> str:
@@ -479,12 +476,11 @@ def _next_combination(campaign: Campaign) -> Arm | None:
             # What each start pays once is compared over other steps than the rest.
             if len(arm.candidate.strategy.choices) == 1 and not arm.candidate.is_one_time and is_proven(campaign, arm)
         ),
-        key=lambda arm: -(judge(campaign, arm).speedup_ratio or 0.0),
+        key=lambda arm: -ratio_of(campaign, arm),
     )
     combined = [arm for arm in campaign.arms if len(arm.candidate.strategy.choices) > 1]
     if combined:
-        best = judge(campaign, proven[0]).speedup_ratio or 0.0
-        if any((judge(campaign, arm).speedup_ratio or 0.0) >= best for arm in combined):
+        if any(ratio_of(campaign, arm) >= ratio_of(campaign, proven[0]) for arm in combined):
             return None
         proven = proven[:-1]
     found = combine([arm.candidate for arm in proven], campaign.check)
@@ -497,10 +493,7 @@ def _next_combination(campaign: Campaign) -> Arm | None:
 
 
 def judge(campaign: Campaign, arm: Arm) -> statistics.PairComparison:
-    """The comparison of an arm's pairs by the campaign's goal; with pareto that of the times, decided when both are."""
-    if campaign.goal == goals.PARETO:
-        found = compare_arm(campaign, arm, goals.SPEED)
-        return replace(found, decided=found.decided and compare_arm(campaign, arm, goals.MEMORY).decided)
+    """The comparison of an arm's pairs by the campaign's goal."""
     found = compare_arm(campaign, arm, campaign.goal)
     if arm.candidate.is_one_time and found.decided and found.verdict is TrialVerdict.FASTER:
         # A start that is quicker for sure is worth nothing to a long training whose other steps are slower for it.
@@ -509,8 +502,8 @@ def judge(campaign: Campaign, arm: Arm) -> statistics.PairComparison:
 
 
 def _level(campaign: Campaign, arm: Arm) -> float:
-    """Error level of one comparison: with pareto there are two per arm."""
-    return campaign.level * arm.weight * (0.5 if campaign.goal == goals.PARETO else 1.0)
+    """Error level of one comparison."""
+    return campaign.level * arm.weight
 
 
 def compare_arm(campaign: Campaign, arm: Arm, goal: str) -> statistics.PairComparison:
@@ -552,12 +545,9 @@ def judge_pairs(
     return goals.compare_speed(baseline, own, campaign.baseline, level=level, price_ratio=price_ratio)
 
 
-def _promise(campaign: Campaign, arm: Arm) -> float:
-    """Which arm goes first when time is short: the largest ratio; with pareto the better of the two ratios."""
-    ratio = judge(campaign, arm).speedup_ratio or 0.0
-    if campaign.goal != goals.PARETO:
-        return ratio
-    return max(ratio, compare_arm(campaign, arm, goals.MEMORY).speedup_ratio or 0.0)
+def ratio_of(campaign: Campaign, arm: Arm) -> float:
+    """The ratio by the goal so far; 0 without a pair."""
+    return judge(campaign, arm).speedup_ratio or 0.0
 
 
 def _hope(campaign: Campaign, arm: Arm) -> float:
@@ -565,7 +555,7 @@ def _hope(campaign: Campaign, arm: Arm) -> float:
     together with them where that rests on evidence, so that one disturbed pair decides nothing.
     """
     if campaign.goal != goals.SPEED or not arm.own:
-        return _promise(campaign, arm)
+        return ratio_of(campaign, arm)
     pairs = zip(arm.baseline, arm.own, strict=True)
     ratios = [time_of(arm, base) / time_of(arm, own) for base, own in pairs]
     if rests_on_evidence(arm.candidate) and arm.candidate.forecast is not None:
@@ -593,9 +583,6 @@ def is_proven(campaign: Campaign, arm: Arm) -> bool:
     """Better by the goal, and its numbers are as they should be: what may go into the strategy file."""
     if arm.ended is not None or not arm.own:
         return False
-    if campaign.goal == goals.PARETO:
-        parts = (compare_arm(campaign, arm, goals.SPEED), compare_arm(campaign, arm, goals.MEMORY))
-        return goals.is_free_gain(*parts) and not why_not_adopted(campaign, arm)
     return judge(campaign, arm).verdict is TrialVerdict.FASTER and not why_not_adopted(campaign, arm)
 
 
@@ -614,44 +601,16 @@ def why_not_adopted(campaign: Campaign, arm: Arm) -> str:
 
 
 def best_arm(campaign: Campaign) -> Arm | None:
-    """The proven arm with the largest ratio; with pareto the arm that ``choose_pareto`` names.
+    """The proven arm with the largest ratio.
 
     A saving in every step goes before a saving once per start: the ratios are of different steps.
     """
-    if campaign.goal == goals.PARETO:
-        name, _ = choose_pareto(campaign)
-        return next((arm for arm in campaign.arms if arm.candidate.id == name), None)
     proven = [arm for arm in campaign.arms if is_proven(campaign, arm)]
     return max(
         proven,
-        key=lambda arm: (not arm.candidate.is_one_time, judge(campaign, arm).speedup_ratio or 0.0),
+        key=lambda arm: (not arm.candidate.is_one_time, ratio_of(campaign, arm)),
         default=None,
     )
-
-
-def rank_arms(campaign: Campaign) -> tuple[goals.Standing, ...]:
-    """The standing of every arm that was compared in both speed and memory, and of the unchanged command."""
-    points = []
-    for arm in campaign.arms:
-        if arm.ended is not None or not arm.own:
-            continue
-        speed, memory = (_triple(compare_arm(campaign, arm, goal)) for goal in (goals.SPEED, goals.MEMORY))
-        if speed is not None and memory is not None:
-            adoptable = not why_not_adopted(campaign, arm)
-            points.append(goals.GoalPoint(id=arm.candidate.id, speed=speed, memory=memory, is_adoptable=adoptable))
-    return goals.rank_points(points)
-
-
-def choose_pareto(campaign: Campaign) -> tuple[str | None, str]:
-    """The candidate that the goal pareto writes down, and why."""
-    free = [arm.candidate.id for arm in campaign.arms if is_proven(campaign, arm)]
-    return goals.choose_point(rank_arms(campaign), free)
-
-
-def _triple(found: statistics.PairComparison) -> tuple[float, float, float] | None:
-    if found.speedup_ratio is None or found.low_ratio is None or found.high_ratio is None:
-        return None
-    return found.speedup_ratio, found.low_ratio, found.high_ratio
 
 
 def describe_trials(campaign: Campaign) -> tuple[Trial, ...]:
@@ -664,7 +623,6 @@ def _describe_arm(campaign: Campaign, arm: Arm) -> Trial:
     found_text = {
         goals.MEMORY: f"peak memory: {found.reason}",
         goals.COST: f"cost: {found.reason}",
-        goals.PARETO: f"speed: {found.reason}; peak memory: {compare_arm(campaign, arm, goals.MEMORY).reason}",
     }.get(campaign.goal, found.reason)
     if arm.left_out and not arm.own:
         found_text = f"not measured, {arm.left_out}"

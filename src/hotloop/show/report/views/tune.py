@@ -48,7 +48,7 @@ TONES = {
     TrialVerdict.CANNOT_TELL: "",
     TrialVerdict.FAILED: "high",
 }
-GOAL_WORDS = {"memory": "peak memory", "cost": "cost", "pareto": "speed, and peak memory,"}
+GOAL_WORDS = {"memory": "peak memory", "cost": "cost"}
 SERIES = (("loss", "loss"), ("gradient_norm", "gradient norm"))
 SERIES_NOTE = (
     "The band shows the range allowed for the mean of each quarter of a trial, from the baseline and the numerics "
@@ -74,8 +74,6 @@ def describe_tuning(tuning: Tuning, before: Breakdown | None, health: Sequence[H
         blocks.append(Paragraph(text=write(f"Strategy: {clean(tuning.strategy_file)}"), detail=Detail.FULL))
     goal = GOAL_WORDS.get(tuning.goal, "speed").capitalize()
     sections = [Section(title="Trials", note=f"{goal} relative to {against}", blocks=tuple(blocks), group=GROUP)]
-    if tuning.pareto:
-        sections.append(_list_standings(tuning))
     sections += _list_trials(tuning, before)
     plots = [plot for trial in tuning.trials for plot in _list_series(trial)]
     if plots:
@@ -154,19 +152,8 @@ def describe_measured(trial: Trial, unit: str) -> str:
     return ", ".join(part for part in parts if not part.startswith(UNKNOWN))
 
 
-def describe_memory(trial: Trial) -> str:
-    """The comparison of peaks with its interval; empty when there is none."""
-    ratio = _number(trial.memory, "saving_ratio")
-    if ratio is None:
-        return ""
-    low, high = _number(trial.memory, "low_ratio"), _number(trial.memory, "high_ratio")
-    return f"peak memory {_words(ratio, low, high, ' smaller', ' larger')}: {trial.memory.get('verdict')}"
-
-
 def describe_side(goal: str, trial: Trial) -> str:
     """The quantity that the goal itself does not judge: the other half of a trade-off."""
-    if goal == "pareto":
-        return describe_memory(trial)
     if goal in ("memory", "cost") and trial.speedup_ratio is not None:
         return f"speed: {describe_ratio('speed', trial)} of the baseline"
     return ""
@@ -179,24 +166,6 @@ def work_unit(tuning: Tuning) -> str:
         if held and all(_number(one, _RATE[unit]) is not None for one in held):
             return unit
     return "step"
-
-
-def _list_standings(tuning: Tuning) -> Section:
-    rows = tuple(
-        (
-            str(one.get("id")),
-            str(one.get("standing")) + (f" (by {one['by']})" if one.get("by") else ""),
-            _with_bounds(one, "speedup"),
-            _with_bounds(one, "saving"),
-        )
-        for one in tuning.pareto
-    )
-    note = (
-        "Front: no other candidate is better in one and at least as good in the other. The bounds of a row hold "
-        "jointly."
-    )
-    table = Table(header=("candidate", "standing", "speedup", "memory saving"), rows=rows)
-    return _full("Speed and memory", note, (table,))
 
 
 def _time_per_unit(trial: Trial, unit: str) -> float | None:
@@ -217,13 +186,6 @@ def _describe_cost(trial: Trial, unit: str) -> str:
 
 def _cost_key(unit: str) -> str:
     return "per_1000_steps" if unit == "step" else f"per_million_{unit}s"
-
-
-def _with_bounds(one: Mapping[str, Value], name: str) -> str:
-    ratio, low, high = (_number(one, f"{name}{part}_ratio") for part in ("", "_low", "_high"))
-    if ratio is None or low is None or high is None:
-        return UNKNOWN
-    return "1" if low == high == 1.0 else f"{ratio:.2f}x ({low:.2f}–{high:.2f})"
 
 
 def _number(held: Mapping[str, Value], key: str) -> float | None:
