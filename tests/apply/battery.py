@@ -318,14 +318,6 @@ KINDS = (
         only=("foreach-clipping",),
     ),
     Fixture(
-        id="gradients-zeroed",
-        data=Windows,
-        model=language_model(),
-        set_to_none=False,
-        only=("zero-grad-to-none",),
-        few_steps=6,
-    ),
-    Fixture(
         id="too-many-threads",
         data=Windows,
         model=mixer(256),

@@ -1,6 +1,5 @@
 import os
 import sys
-from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from hotloop.core.doctor import MachineCheck
 from hotloop.measure.bench.checks import HostCheck, ResultMaker
 from hotloop.measure.bench.checks.devices import check_torch
 from hotloop.measure.bench.doctor import has_harm, run_checks
-from hotloop.measure.bench.host import Host, Reading, ask_probe, parse_gpus, read_folder
+from hotloop.measure.bench.host import Host, ask_probe, parse_gpus
 from hotloop.measure.bench.variables import judge_variables
 
 GIB = 1 << 30
@@ -88,13 +87,7 @@ def make_host(folder: Path, files: Mapping[str, str] | None = None, **changes: A
         "locked_soft_bytes": -1,
         "shm_total_bytes": 16 * GIB,
         "shm_free_bytes": 16 * GIB,
-        "reading": Reading(
-            folder="/home/data",
-            sampled_count=9,
-            bytes_by_kind=Counter(storage=GIB),
-            ns_by_kind=Counter(storage=10**9),
-            opens_ns=[9000],
-        ),
+        "data_folder": "/home/data",
     }
     return Host(**given | changes)
 
@@ -179,11 +172,6 @@ def memory_files(used_gib: float, cached_gib: int) -> dict[str, str]:
     return {f"{GROUP}/memory.max": str(8 * GIB), f"{GROUP}/memory.current": used, f"{GROUP}/memory.stat": stat}
 
 
-def read(kind: str, size_bytes: int, ns: int, folder: str = "/x") -> Reading:
-    sizes, times = Counter({kind: size_bytes}), Counter({kind: ns})
-    return Reading(folder=folder, sampled_count=1, bytes_by_kind=sizes, ns_by_kind=times)
-
-
 @pytest.mark.parametrize(
     ("check_id", "status", "words", "files", "changes"),
     [
@@ -243,10 +231,8 @@ def read(kind: str, size_bytes: int, ns: int, folder: str = "/x") -> Reading:
             {},
         ),
         ("infiniband", "warning", "", {f"{IB}/state": "1: DOWN\n"}, {}),
-        ("data-folder", "warning", "nfs4", {}, {"reading": read("storage", 1, 1, "/data/images")}),
-        ("data-folder", "good", "ext4", {}, {"reading": read("storage", 1, 1, "/database")}),
-        ("read-speed", "good", "from the page cache", {}, {"reading": read("cached", GIB, 10**8)}),
-        ("read-speed", "warning", "10 MiB/s ", {}, {"reading": read("storage", 10 << 20, 10**9)}),
+        ("data-folder", "warning", "nfs4", {}, {"data_folder": "/data/images"}),
+        ("data-folder", "good", "ext4", {}, {"data_folder": "/database"}),
         ("torch", "harmful", "libcudart", {}, {"facts": make_facts(torch=None, torch_error=IMPORT_ERROR)}),
         ("torch", "unknown", "", {}, {"facts": make_facts(torch=None, torch_error=NO_MODULE)}),
     ],
@@ -343,44 +329,6 @@ def test_values_are_shown_without_secrets_and_names_are_kept(tmp_path: Path) -> 
     shown = " ".join(c.measured for c in run_checks(make_host(tmp_path, environment=environment)))
     assert "hf_abcdefghijkl" not in shown
     assert "TOKENIZERS_PARALLELISM=true" in shown
-
-
-# Reading
-
-
-def test_reading_a_folder_stays_within_its_bounds(tmp_path: Path) -> None:
-    for number in range(5):
-        (tmp_path / f"{number}.bin").write_bytes(os.urandom(1 << 20))
-    reading = read_folder(str(tmp_path), most_bytes=2 << 20)
-    total = reading.bytes_by_kind.total()
-    assert reading.complaint is None
-    assert 0 < total <= 2 << 20
-    assert min(reading.opens_ns) > 0
-
-
-def test_files_in_memory_are_never_called_storage() -> None:
-    memory = Path("/dev/shm")
-    if not memory.is_dir() or not os.access(memory, os.W_OK):
-        pytest.skip("there is no /dev/shm to write to")
-    folder = memory / f"hotloop-test-{os.getpid()}"
-    folder.mkdir()
-    try:
-        (folder / "a").write_bytes(b"x" * (1 << 20))
-        reading = read_folder(str(folder))
-        assert reading.bytes_by_kind["storage"] == 0
-        assert reading.bytes_by_kind.total() == 1 << 20
-    finally:
-        (folder / "a").unlink()
-        folder.rmdir()
-
-
-def test_a_folder_without_files_or_that_is_not_there_is_unknown(tmp_path: Path) -> None:
-    empty, absent = tmp_path / "empty", tmp_path / "absent"
-    empty.mkdir()
-    for folder in (empty, absent):
-        check = answer_of(make_host(tmp_path / "root", reading=read_folder(str(folder))), "read-speed")
-        assert check.status == "unknown"
-        assert check.why
 
 
 # The probe's answer

@@ -130,7 +130,6 @@ def nano(folder: Path) -> tuple[Path, list[AppliedTechnique]]:
         Record("fused-optimizer", at(path, "AdamW("), "AdamW", FUSED),
         Record("loader-workers", at(path, "Loader("), "DataLoader", LOADER),
         Record("bf16-autocast", at(path, "model(X, Y)"), "GPT", AUTOCAST),
-        Record("zero-grad-to-none", at(path, "zero_grad"), "AdamW", {"always": 3, "parameters": 3}),
         Record("compile-model", at(path, "model(X, Y)"), "GPT", {"mode": "default"}),
     ]
 
@@ -212,7 +211,6 @@ def test_the_text_of_a_patch(tmp_path: Path) -> None:
         '        with torch.autocast("cpu", dtype=torch.bfloat16):',
         "            logits, loss = model(X, Y)",
         "        logits, loss = logits.float(), loss.float()",
-        "    optimizer.step(); optimizer.zero_grad(set_to_none=True)",
     ]
     assert patch.diff.startswith("--- a/train.py\n+++ b/train.py\n@@ ")
     assert path.read_bytes() == NANO.encode()
@@ -412,14 +410,6 @@ PLAIN_LOADER = "l = DataLoader(d)"
             "DataLoader",
             LOADS_NICELY,
             "the script sets worker_init_fn=seed",
-        ),
-        (
-            "torch",
-            "o.zero_grad(set_to_none=False)",
-            "zero-grad-to-none",
-            "AdamW",
-            {"always": 2, "parameters": 3},
-            "not every parameter",
         ),
         ("torch", "torch.set_num_threads(2)", "thread-count", "the process", {"torch_threads": 4}, "itself (line 2)"),
     ],
