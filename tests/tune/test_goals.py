@@ -1,4 +1,4 @@
-"""Goals of a tuning: memory by its own pairs, and what work costs."""
+"""Goals of a tuning: memory by its own pairs."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ import pytest
 from hotloop.change.tune.goals import compare_memory
 from hotloop.change.tune.search import Candidate, combine, list_memory_candidates
 from hotloop.change.tune.trials import Ran
-from hotloop.change.tune.tuner import describe_trials, tune_candidates
 from hotloop.core.findings import Numerics
 from hotloop.core.measurement import Measurement
 from hotloop.core.strategy import Choice, Strategy
 from hotloop.core.tuning import TrialVerdict
-from tests.tune.records import Machine, best_id, candidate, measurement, ok, trials_of, tune
+from tests.tune.records import Machine, best_id, candidate, measurement, ok, tune
 from tests.tune.records import applied as record_of
 
 MIB = 1 << 20
@@ -110,29 +109,3 @@ def test_memory_tries_recomputation_first_and_nothing_that_cannot_act_here() -> 
     assert not any(one.why_not for one in found if one.id in ("fsdp2", "activation-offload"))
     alone = {one.id: one.why_not for one in choose(rank_count=1, has_accelerator=False)}
     assert alone["activation-checkpointing"] == ""
-
-
-# -- cost --------------------------------------------------------------------------------------------------------------
-
-
-def test_cost_is_time_times_price_and_a_costlier_hour_counts() -> None:
-    machine = TwoSided({"twice": (0.5, 1.0), "dear": (0.5, 1.0)})
-    campaign = machine.campaign("cost")
-    campaign.price_per_hour = 3.6
-    campaign.price_ratios = {"dear": 3.0}
-    tune_candidates(campaign, [candidate("twice"), candidate("dear")], [peak(1000 * MIB)])
-    found = trials_of(campaign)
-    assert (found["twice"].verdict, found["dear"].verdict) == (TrialVerdict.CHEAPER, TrialVerdict.COSTLIER)
-    assert found["dear"].speedup_ratio == pytest.approx(2.0, rel=0.02)
-    assert found["dear"].cost["saving_ratio"] == pytest.approx(2 / 3, rel=0.02)
-    # 3.6 an hour is 0.001 a second; 1,000 steps of 0.5 ms take half a second.
-    assert found["twice"].cost["per_1000_steps"] == pytest.approx(0.0005, rel=0.02)
-    assert found["dear"].cost["price_per_hour"] == pytest.approx(10.8)
-
-
-def test_a_candidate_without_a_price_tells_no_cost() -> None:
-    campaign = TwoSided({"twice": (0.5, 1.0)}).campaign("speed")
-    campaign.price_per_hour, campaign.price_ratios = 3.6, {"twice": None}
-    tune_candidates(campaign, [candidate("twice")], [peak(1000 * MIB)])
-    (found,) = describe_trials(campaign)
-    assert (found.verdict, found.cost) == (TrialVerdict.FASTER, {})

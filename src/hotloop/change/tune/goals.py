@@ -1,12 +1,12 @@
-"""Pairs of processes and a goal -> a comparison of time, memory or cost.
+"""Pairs of processes and a goal -> a comparison of time or memory.
 
-All are judged by the same statistics: a pair's log ratio, an interval that holds at every look.
+Both are judged by the same statistics: a pair's log ratio, an interval that holds at every look.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -17,7 +17,7 @@ from hotloop.core.tuning import TrialVerdict
 from . import statistics
 from .trials import pick_unit, time_per_unit
 
-SPEED, MEMORY, COST = "speed", "memory", "cost"
+SPEED, MEMORY = "speed", "memory"
 MOST_UNEQUAL_RATIO = 1.02
 """Sides whose samples per step differ by at most this do equal work per step."""
 NO_WORSE_RATIO = 1.0 - statistics.SAME_WITHIN_RATIO
@@ -33,15 +33,14 @@ def compare_speed(
     all_baseline: Sequence[Measurement],
     *,
     level: float,
-    price_ratio: float = 1.0,
 ) -> statistics.PairComparison:
-    """Time per unit of work of both sides; with a ratio of the prices of their hours, what it costs."""
+    """Time per unit of work of both sides."""
     unit = pick_unit([*baseline, *own]) if own else "step"
     # The pace is measured with all compute threads: it counts only where every process has as many.
     has_pace = len({one.threads_count for one in (*baseline, *own, *all_baseline)}) == 1
     ways = (_CROWDING, _PACE) if has_pace else (_CROWDING,)
     time_of = partial(time_per_unit, unit=unit)
-    found = _compare(baseline, own, all_baseline, time_of, ways, level=level, price_ratio=price_ratio)
+    found = _compare(baseline, own, all_baseline, time_of, ways, level=level)
     if unit != "step" and any(one.work_drifts for one in (*baseline, *own)):
         # Part of a step's time does not grow with its work: other steps have another time per unit, whatever the code.
         why = f"the number of {unit}s per step drifts during the run, and the two sides measured different steps"
@@ -57,9 +56,8 @@ def compare_whole_runs(
     all_baseline: Sequence[Measurement],
     *,
     level: float,
-    price_ratio: float = 1.0,
 ) -> statistics.PairComparison:
-    """Time of both sides from the first step on, warm-up included; with a ratio of prices, what it costs.
+    """Time of both sides from the first step on, warm-up included.
 
     Every process trains the same number of steps: a cost that each start pays once is compared over these.
     """
@@ -74,7 +72,7 @@ def compare_whole_runs(
         why = "a step has different numbers of samples on the two sides, so their total times cannot be compared"
     if why:
         return replace(statistics.compare([], [], level=level), reason=why, decided=True)
-    return _compare(baseline, own, all_baseline, whole_time, (_WHOLE_CROWDING,), level=level, price_ratio=price_ratio)
+    return _compare(baseline, own, all_baseline, whole_time, (_WHOLE_CROWDING,), level=level)
 
 
 def whole_time(one: Measurement) -> float:
@@ -92,7 +90,6 @@ def _compare(
     ways: Sequence[tuple[str, Callable[[Measurement], float | None]]] = (),
     *,
     level: float,
-    price_ratio: float = 1.0,
 ) -> statistics.PairComparison:
     """Pairs by a value of each process, at equal values of those ``ways`` to see the machine that all of them know."""
     covariates = []
@@ -110,7 +107,7 @@ def _compare(
             )
     return statistics.compare(
         [value_of(one) for one in baseline],
-        [price_ratio * value_of(one) for one in own],
+        [value_of(one) for one in own],
         level=level,
         noise=statistics.noise_of([value_of(one) for one in all_baseline]),
         covariates=covariates,
@@ -155,14 +152,12 @@ def peak_of(one: Measurement) -> float:
 
 def word_verdict(goal: str, verdict: TrialVerdict) -> TrialVerdict:
     """``faster`` and ``slower`` in the words of the goal."""
-    words = {
-        MEMORY: {TrialVerdict.FASTER: TrialVerdict.SMALLER, TrialVerdict.SLOWER: TrialVerdict.LARGER},
-        COST: {TrialVerdict.FASTER: TrialVerdict.CHEAPER, TrialVerdict.SLOWER: TrialVerdict.COSTLIER},
-    }
-    return words.get(goal, {}).get(verdict, verdict)
+    if goal != MEMORY:
+        return verdict
+    return {TrialVerdict.FASTER: TrialVerdict.SMALLER, TrialVerdict.SLOWER: TrialVerdict.LARGER}.get(verdict, verdict)
 
 
-# -- what was measured, and what it costs ------------------------------------------------------------------------------
+# -- what was measured -------------------------------------------------------------------------------------------------
 
 
 def describe_measured(own: Sequence[Measurement]) -> dict[str, Value]:
@@ -187,24 +182,10 @@ def describe_measured(own: Sequence[Measurement]) -> dict[str, Value]:
     }
 
 
-def describe_cost(measured: Mapping[str, Value], price_per_hour: float) -> dict[str, Value]:
-    """The cost of work at an hourly price, from an arm's means; without the time before steps are steady."""
-    per_ns = price_per_hour / 3.6e12
-    step_ns, samples, tokens = (measured.get(key) for key in ("step_ns", "samples_per_s", "tokens_per_s"))
-    if not isinstance(step_ns, float):
-        return {}
+def peaks_to_mapping(found: statistics.PairComparison) -> dict[str, Value]:
+    """A comparison of peaks in the report's form, next to the trial's own."""
     return {
-        "price_per_hour": price_per_hour,
-        "per_1000_steps": 1000 * step_ns * per_ns,
-        "per_million_samples": 1e15 / samples * per_ns if isinstance(samples, float) and samples else None,
-        "per_million_tokens": 1e15 / tokens * per_ns if isinstance(tokens, float) and tokens else None,
-    }
-
-
-def comparison_to_mapping(goal: str, found: statistics.PairComparison) -> dict[str, Value]:
-    """A comparison in the report's form, next to the trial's own."""
-    return {
-        "verdict": word_verdict(goal, found.verdict).value,
+        "verdict": word_verdict(MEMORY, found.verdict).value,
         "reason": found.reason,
         "n": found.n,
         "saving_ratio": found.speedup_ratio,

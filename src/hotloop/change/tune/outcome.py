@@ -13,7 +13,7 @@ from hotloop.core.report import Report
 from hotloop.core.strategy import Strategy, strategy_to_toml
 from hotloop.core.tuning import Tuning
 
-from .goals import COST, MEMORY, SPEED
+from .goals import MEMORY, SPEED
 from .history import NAME as HISTORY
 from .history import read_history, remember_forecasts
 from .statistics import PairComparison, spread_of
@@ -57,7 +57,6 @@ def finish_report(request: Request, progress: Progress, strategy_file: str) -> t
             trials=tuple(replace(one, launch=progress.launches.get(one.id, {})) for one in describe_trials(campaign)),
             baseline=_describe_baseline(campaign),
             reference=describe_reference(campaign, progress.reference),
-            price_per_hour=campaign.price_per_hour,
         )
         if any(arm.is_out_of_time for arm in campaign.arms):
             next_command = shlex.join(redact_command(request.next_command)) or next_command
@@ -86,15 +85,15 @@ def _describe_outcome(progress: Progress, goal: str, best: Arm | None) -> str:
     """One sentence: what is written, what it gains by the goal, and what it costs where that is known."""
     campaign = progress.campaign
     if campaign is None or best is None:
-        better = {MEMORY: "smaller", COST: "cheaper"}.get(goal, "faster")
+        better = "smaller" if goal == MEMORY else "faster"
         arms = [] if campaign is None else campaign.arms
         has_start = any(arm.candidate.is_one_time and arm.own for arm in arms)
         return f"No change was {'adopted' if has_start else f'proven {better}'}; fast.toml is empty."
     found = judge(campaign, best)
     names = " + ".join(choice.technique for choice in best.candidate.strategy.choices) or best.candidate.id
-    what = {MEMORY: "smaller peak memory", COST: "cheaper"}.get(goal, "faster")
+    what = "smaller peak memory" if goal == MEMORY else "faster"
     side = ""
-    if goal in (MEMORY, COST):
+    if goal == MEMORY:
         speed = compare_arm(campaign, best, SPEED)
         side = "" if speed.speedup_ratio is None else f"; speed: {_ratio_words(speed)} of the baseline"
     if best.candidate.is_one_time:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from statistics import median
 
-from hotloop.core.findings import Numerics, Value
+from hotloop.core.findings import Numerics
 from hotloop.core.measurement import Measurement
 from hotloop.core.strategy import Strategy, strategy_to_toml
 from hotloop.core.tuning import Trial, TrialVerdict, forecast_of
@@ -124,9 +124,6 @@ class Campaign:
     level: float = statistics.DECISION_LEVEL
     keeps_all: bool = False
     """Where the time is not enough for all, none is dropped because others look better."""
-    price_per_hour: float | None = None
-    price_ratios: Mapping[str, float | None] = field(default_factory=dict)
-    """Price of an hour of a candidate over the baseline's, where it is another one; None where it has no price."""
     process_s: float = 0.0
     """Time that the baseline's next process may need: at first the observed run's time."""
     why_ended: str = ""
@@ -507,18 +504,10 @@ def _level(campaign: Campaign, arm: Arm) -> float:
 
 
 def compare_arm(campaign: Campaign, arm: Arm, goal: str) -> statistics.PairComparison:
-    """The comparison of an arm's pairs by speed, memory or cost."""
-    level = _level(campaign, arm)
-    price_ratio = campaign.price_ratios.get(arm.candidate.id, 1.0) if goal == goals.COST else 1.0
-    return judge_pairs(
-        campaign,
-        arm.baseline,
-        arm.own,
-        level,
-        memory=goal == goals.MEMORY,
-        is_one_time=arm.candidate.is_one_time,
-        price_ratio=price_ratio or 1.0,
-    )
+    """The comparison of an arm's pairs by speed or memory."""
+    level, memory = _level(campaign, arm), goal == goals.MEMORY
+    is_one_time = arm.candidate.is_one_time
+    return judge_pairs(campaign, arm.baseline, arm.own, level, memory=memory, is_one_time=is_one_time)
 
 
 def compare_steady(campaign: Campaign, arm: Arm) -> statistics.PairComparison:
@@ -534,15 +523,14 @@ def judge_pairs(
     *,
     memory: bool,
     is_one_time: bool = False,
-    price_ratio: float = 1.0,
 ) -> statistics.PairComparison:
     """The comparison of processes that ran one right after the other, by peak memory or by time: that of all their
     steps for what is paid once per start."""
     if memory:
         return goals.compare_memory(baseline, own, campaign.baseline, level=level)
     if is_one_time:
-        return goals.compare_whole_runs(baseline, own, campaign.baseline, level=level, price_ratio=price_ratio)
-    return goals.compare_speed(baseline, own, campaign.baseline, level=level, price_ratio=price_ratio)
+        return goals.compare_whole_runs(baseline, own, campaign.baseline, level=level)
+    return goals.compare_speed(baseline, own, campaign.baseline, level=level)
 
 
 def ratio_of(campaign: Campaign, arm: Arm) -> float:
@@ -620,10 +608,7 @@ def describe_trials(campaign: Campaign) -> tuple[Trial, ...]:
 
 def _describe_arm(campaign: Campaign, arm: Arm) -> Trial:
     found = judge(campaign, arm)
-    found_text = {
-        goals.MEMORY: f"peak memory: {found.reason}",
-        goals.COST: f"cost: {found.reason}",
-    }.get(campaign.goal, found.reason)
+    found_text = f"peak memory: {found.reason}" if campaign.goal == goals.MEMORY else found.reason
     if arm.left_out and not arm.own:
         found_text = f"not measured, {arm.left_out}"
     is_open = not found.decided and found.verdict is TrialVerdict.CANNOT_TELL
@@ -661,7 +646,6 @@ def _last_word(
     speed = None if found is None else compare_arm(campaign, arm, goals.SPEED)
     memory = compare_arm(campaign, arm, goals.MEMORY) if found is not None and arm.own else None
     ran = arm.own if arm.rejected is None else [*arm.own, arm.rejected]
-    measured = goals.describe_measured(ran)
     return Trial(
         id=arm.candidate.id,
         techniques=tuple(choice.technique for choice in arm.candidate.strategy.choices),
@@ -681,9 +665,8 @@ def _last_word(
         break_even_steps=None
         if one_time_ns is None
         else statistics.break_even_steps(one_time_ns, _mean_step(arm.baseline), _mean_step(arm.own)),
-        memory={} if memory is None else goals.comparison_to_mapping(goals.MEMORY, memory),
-        measured=measured,
-        cost=_summarize_cost(campaign, arm, measured),
+        memory={} if memory is None else goals.peaks_to_mapping(memory),
+        measured=goals.describe_measured(ran),
         overrides=_list_explicit(ran[-1], arm.candidate) if ran else (),
         first_steps=arm.own[0].whole_count if arm.candidate.is_one_time and arm.own else None,
     )
@@ -697,21 +680,10 @@ def _rejected_ratio(campaign: Campaign, arm: Arm) -> float | None:
     return median(time_per_unit(one, unit) for one in campaign.baseline) / time_per_unit(arm.rejected, unit)
 
 
-def _summarize_cost(campaign: Campaign, arm: Arm, measured: Mapping[str, Value]) -> Mapping[str, Value]:
-    """The cost of the arm's work, and the saving with its interval; empty without a price."""
-    ratio = campaign.price_ratios.get(arm.candidate.id, 1.0)
-    if campaign.price_per_hour is None or ratio is None or not arm.own:
-        return {}
-    price = campaign.price_per_hour * ratio
-    saving = goals.comparison_to_mapping(goals.COST, compare_arm(campaign, arm, goals.COST))
-    return {**goals.describe_cost(measured, price), **saving}
-
-
 def describe_reference(campaign: Campaign, name: str) -> Trial | None:
     """The reference for everything, with the measurements of all its processes."""
     if not campaign.baseline:
         return None
-    measured = goals.describe_measured(campaign.baseline)
     return Trial(
         id=name,
         techniques=(),
@@ -721,8 +693,7 @@ def describe_reference(campaign: Campaign, name: str) -> Trial | None:
         n=0,
         unit=pick_unit(campaign.baseline),
         breakdown=_mean_breakdown(campaign.baseline),
-        measured=measured,
-        cost={} if campaign.price_per_hour is None else goals.describe_cost(measured, campaign.price_per_hour),
+        measured=goals.describe_measured(campaign.baseline),
     )
 
 

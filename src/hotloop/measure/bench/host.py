@@ -51,8 +51,6 @@ class Host:
     shm_free_bytes: int | None = None
     gpus: tuple[Mapping[str, str], ...] | None = None
     """One mapping of GPU_FIELDS per GPU, from nvidia-smi; None where it did not respond."""
-    gpu_links: str | None = None
-    """The matrix of ``nvidia-smi topo -m``."""
     data_folder: str | None = None
     """Where the training's data is, as an absolute path."""
 
@@ -141,7 +139,6 @@ def examine_host(
         shm_total_bytes=total,
         shm_free_bytes=free,
         gpus=parse_gpus(_ask_tool(smi, f"--query-gpu={','.join(GPU_FIELDS)}", "--format=csv,noheader,nounits")),
-        gpu_links=_ask_tool(smi, "topo", "-m"),
         data_folder=data_folder,
     )
 

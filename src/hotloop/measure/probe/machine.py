@@ -100,13 +100,11 @@ def accelerator_facts(torch: Any) -> dict[str, Any]:
         cuda = bool(attempt(lambda: torch.cuda.is_available()))
     warning = "; ".join(one_line(w.message) for w in caught) or None
     if cuda:
-        devices = attempt(lambda: cuda_devices(torch)) or []
         return {
             "kind": "cuda",
-            "devices": devices,
+            "devices": attempt(lambda: cuda_devices(torch)) or [],
             "warning": warning,
             "architectures": attempt(lambda: list(torch.cuda.get_arch_list())),
-            "peer_access": attempt(lambda: peer_access(torch, len(devices))),
         }
     for kind in ("xpu", "mps"):
         module = getattr(torch, kind, None)
@@ -132,14 +130,6 @@ def cuda_devices(torch: Any) -> list[dict[str, Any]]:
             }
         )
     return devices
-
-
-def peer_access(torch: Any, count: int) -> list[list[bool]]:
-    """For every pair of devices: may one read the other's memory directly?"""
-    return [
-        [i == j or bool(torch.cuda.can_device_access_peer(i, j)) for j in range(count)]
-        for i in range(min(count, MOST_DEVICES))
-    ]
 
 
 def distributed_facts(torch: Any) -> dict[str, Any]:

@@ -226,37 +226,6 @@ def check_gpu_memory(host: Host, answer: ResultMaker) -> MachineCheck | tuple[Ma
     return answer.good(f"at most {ratio * 100:.0f}%", used_ratio=round(ratio, 4))
 
 
-def list_ways(matrix: str) -> list[str]:
-    """Kinds of ways between two GPUs in the output of ``nvidia-smi topo -m``; cards and affinities are passed over.
-
-    >>> list_ways(" GPU0 GPU1 NIC0\\nGPU0 X NV18 PXB\\nGPU1 NV18 X SYS\\nNIC0 PXB SYS X")
-    ['NV18']
-    """
-    lines = (line.split() for line in re.sub(r"\x1b\[[0-9;]*m", "", matrix).splitlines())
-    rows = [words for words in lines if words and re.fullmatch(r"GPU\d+", words[0])]
-    return sorted({way for words in rows[1:] for way in words[1 : len(rows)]} - {"X"})
-
-
-@machine_check("gpu-links", "accelerator", "links between GPUs")
-def check_gpu_links(host: Host, answer: ResultMaker) -> MachineCheck | tuple[MachineCheck, ...]:
-    if (host.devices_count or 0) < 2 or host.fact("accelerator", "kind") != "cuda":
-        return ()
-    kinds = list_ways(host.gpu_links or "")
-    peer = host.fact("accelerator", "peer_access")
-    measured = f"{listed(kinds)}" if kinds else "kind unknown"
-    if isinstance(peer, list) and not all(all(row) for row in peer):
-        return answer.warning(
-            f"{measured}; some pairs cannot access each other's memory",
-            why="these pairs exchange data through host memory",
-            fix="list the pairs with nvidia-smi topo -p2p r; in a virtual machine, ACS or the hypervisor may prevent "
-            "it",
-            links=[*kinds],
-        )
-    if not kinds and not isinstance(peer, list):
-        return answer.unknown("neither nvidia-smi nor torch reports it")
-    return answer.good(f"{measured}, all pairs directly" if isinstance(peer, list) else measured, links=[*kinds])
-
-
 @machine_check("pcie-width", "accelerator", "PCIe width")
 def check_pcie_width(host: Host, answer: ResultMaker) -> MachineCheck | tuple[MachineCheck, ...]:
     if not host.gpus:

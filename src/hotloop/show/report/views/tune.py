@@ -30,7 +30,6 @@ from hotloop.show.report.text import (
     format_bytes,
     format_counted,
     format_duration,
-    format_number,
     format_percent,
     format_rate,
 )
@@ -39,16 +38,13 @@ GROUP = "What was tried"
 TONES = {
     TrialVerdict.FASTER: "best",
     TrialVerdict.SMALLER: "best",
-    TrialVerdict.CHEAPER: "best",
     TrialVerdict.SLOWER: "fair",
     TrialVerdict.LARGER: "fair",
-    TrialVerdict.COSTLIER: "fair",
     TrialVerdict.REJECTED: "fair",
     TrialVerdict.NOT_APPLICABLE: "dim",
     TrialVerdict.CANNOT_TELL: "",
     TrialVerdict.FAILED: "high",
 }
-GOAL_WORDS = {"memory": "peak memory", "cost": "cost"}
 SERIES = (("loss", "loss"), ("gradient_norm", "gradient norm"))
 SERIES_NOTE = (
     "The band shows the range allowed for the mean of each quarter of a trial, from the baseline and the numerics "
@@ -72,7 +68,7 @@ def describe_tuning(tuning: Tuning, before: Breakdown | None, health: Sequence[H
         blocks.append(Bars(title="trials", rows=tuple(_describe_trial(tuning, one, unit) for one in tuning.trials)))
     if tuning.strategy_file:
         blocks.append(Paragraph(text=write(f"Strategy: {clean(tuning.strategy_file)}"), detail=Detail.FULL))
-    goal = GOAL_WORDS.get(tuning.goal, "speed").capitalize()
+    goal = "Peak memory" if tuning.goal == "memory" else "Speed"
     sections = [Section(title="Trials", note=f"{goal} relative to {against}", blocks=tuple(blocks), group=GROUP)]
     sections += _list_trials(tuning, before)
     plots = [plot for trial in tuning.trials for plot in _list_series(trial)]
@@ -111,7 +107,7 @@ def _describe_trial(tuning: Tuning, trial: Trial, unit: str) -> Bar:
 
 def describe_ratio(goal: str, trial: Trial) -> str:
     """The trial's ratio in the words of the goal, with its interval."""
-    better, worse = {"memory": (" smaller", " larger"), "cost": (" cheaper", " costlier")}.get(goal, ("", ""))
+    better, worse = (" smaller", " larger") if goal == "memory" else ("", "")
     first = "" if trial.first_steps is None or goal == "memory" else f" over the first {trial.first_steps} steps"
     ratio = _words(*goal_ratio(goal, trial), better, worse)
     return ratio if ratio == UNKNOWN else ratio + first
@@ -130,15 +126,14 @@ def _words(ratio: float | None, low: float | None, high: float | None, better: s
 
 def goal_ratio(goal: str, trial: Trial) -> tuple[float | None, float | None, float | None]:
     """Ratio and bounds by which the goal judges, above 1 where the trial is better."""
-    if goal in ("memory", "cost"):
-        held = trial.memory if goal == "memory" else trial.cost
-        ratio, low, high = (_number(held, key) for key in ("saving_ratio", "low_ratio", "high_ratio"))
+    if goal == "memory":
+        ratio, low, high = (_number(trial.memory, key) for key in ("saving_ratio", "low_ratio", "high_ratio"))
         return ratio, low, high
     return trial.speedup_ratio, trial.low_ratio, trial.high_ratio
 
 
 def describe_measured(trial: Trial, unit: str) -> str:
-    """Throughput, time per unit, peak memory and cost in one line; empty when nothing was measured."""
+    """Throughput, time per unit, and peak memory in one line; empty when nothing was measured."""
     if not trial.measured:
         return ""
     parts = [
@@ -146,15 +141,12 @@ def describe_measured(trial: Trial, unit: str) -> str:
         f"{format_duration(_time_per_unit(trial, unit))} per {unit}",
         f"peak {_peak(trial)}",
     ]
-    cost = _describe_cost(trial, unit)
-    if cost != UNKNOWN:
-        parts.append(f"cost {cost}")
     return ", ".join(part for part in parts if not part.startswith(UNKNOWN))
 
 
 def describe_side(goal: str, trial: Trial) -> str:
     """The quantity that the goal itself does not judge: the other half of a trade-off."""
-    if goal in ("memory", "cost") and trial.speedup_ratio is not None:
+    if goal == "memory" and trial.speedup_ratio is not None:
         return f"speed: {describe_ratio('speed', trial)} of the baseline"
     return ""
 
@@ -176,16 +168,6 @@ def _time_per_unit(trial: Trial, unit: str) -> float | None:
 def _peak(trial: Trial) -> str:
     peak = _number(trial.measured, "rank_peak_bytes") or _number(trial.measured, "peak_bytes")
     return format_bytes(peak)
-
-
-def _describe_cost(trial: Trial, unit: str) -> str:
-    key = _cost_key(unit)
-    value = _number(trial.cost, key)
-    return UNKNOWN if value is None else f"{format_number(value)} {key.replace('_', ' ').replace('1000', '1,000')}"
-
-
-def _cost_key(unit: str) -> str:
-    return "per_1000_steps" if unit == "step" else f"per_million_{unit}s"
 
 
 def _number(held: Mapping[str, Value], key: str) -> float | None:
@@ -233,14 +215,12 @@ def _list_trials(tuning: Tuning, before: Breakdown | None) -> list[Section]:
     rows, unit = [], work_unit(tuning)
     for trial in tuning.trials:
         forecast = trial.forecast.get("speedup_ratio")
-        cost = _number(trial.cost, _cost_key(unit))
         rows.append(
             (
                 clean(trial.id),
                 trial.verdict.value,
                 format_rate(_number(trial.measured, _RATE[unit]), f"{unit}s"),
                 _peak(trial),
-                UNKNOWN if cost is None else format_number(cost),
                 describe_ratio("speed", trial),
                 f"{forecast:.2f}x" if isinstance(forecast, float) else UNKNOWN,
                 str(trial.n),
@@ -250,7 +230,7 @@ def _list_trials(tuning: Tuning, before: Breakdown | None) -> list[Section]:
             )
         )
     header = (
-        "candidate", "verdict", "throughput", "peak memory per rank", _cost_key(unit).replace("_", " "), "speed",
+        "candidate", "verdict", "throughput", "peak memory per rank", "speed",
         "forecast", "pairs", "memory", "loss", "pays off after",
     )  # fmt: skip
     note = "Compared with the unchanged command, in fresh processes."
