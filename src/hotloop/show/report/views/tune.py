@@ -1,6 +1,6 @@
 """tune: the trials of a tuning -> what comes first in the report of its baseline.
 
-Ratios and bounds come from the tuning; this turns them into words, tables and plots.
+Ratios and bounds come from the tuning; this turns them into words and tables.
 """
 
 from __future__ import annotations
@@ -16,9 +16,7 @@ from hotloop.show.report.document import (
     Bars,
     Block,
     Detail,
-    LinePlot,
     Paragraph,
-    PlotLine,
     Section,
     Table,
     Text,
@@ -45,12 +43,6 @@ TONES = {
     TrialVerdict.CANNOT_TELL: "",
     TrialVerdict.FAILED: "high",
 }
-SERIES = (("loss", "loss"), ("gradient_norm", "gradient norm"))
-SERIES_NOTE = (
-    "The band shows the range allowed for the mean of each quarter of a trial, from the baseline and the numerics "
-    "class of the change. It was fixed before the candidate ran. Values far outside are drawn at the edge; values "
-    "that are not finite are gaps."
-)
 _RATE = {"token": "tokens_per_s", "sample": "samples_per_s", "step": "steps_per_s"}
 
 
@@ -71,9 +63,6 @@ def describe_tuning(tuning: Tuning, before: Breakdown | None, health: Sequence[H
     goal = "Peak memory" if tuning.goal == "memory" else "Speed"
     sections = [Section(title="Trials", note=f"{goal} relative to {against}", blocks=tuple(blocks), group=GROUP)]
     sections += _list_trials(tuning, before)
-    plots = [plot for trial in tuning.trials for plot in _list_series(trial)]
-    if plots:
-        sections.append(_full("Loss and gradient norm", SERIES_NOTE, tuple(plots)))
     doubts = [f"the baseline: {one.message}" for one in health if one.level in ("warning", "error")]
     notes = tuple(Paragraph(text=write(clean(note))) for note in (*doubts, *describe_notes(tuning)))
     trust = "How far to trust this"
@@ -255,42 +244,3 @@ def _list_phases(measured: list[Trial], before: Breakdown) -> Section:
             rows.append((phase, *(format_duration(time_ns) for time_ns in times)))
     table = Table(header=("phase", "baseline", *(clean(trial.id) for trial in measured)), rows=tuple(rows))
     return _full("Before and after", "Mean host time per step.", (table,))
-
-
-def _list_series(trial: Trial) -> list[LinePlot]:
-    """One plot of the loss and one of the gradient norm, where they were seen on both sides."""
-    plots = []
-    for key, name in SERIES:
-        curve = trial.quality.get(key)
-        if not isinstance(curve, Mapping):
-            continue
-        steps = _numbers(curve.get("steps"))
-        series = {key: _numbers(curve.get(key)) for key in ("baseline", "low", "high", "candidate")}
-        if not steps or any(len(one) != len(steps) for one in series.values()) or None in steps:
-            continue
-        left = curve.get("left_at_step")
-        left_note = f"; it left the allowed range at step {left}" if left is not None else ""
-        own = trial.id if len(trial.id) < 40 else "candidate"
-        plots.append(
-            LinePlot(
-                title=f"{trial.id}: {name}",
-                alt=f"{name} of {trial.id} by step, with the range that the baseline allows{left_note}",
-                x=[step for step in steps if step is not None],
-                lines=(
-                    PlotLine(name="baseline", style="base", values=series["baseline"]),
-                    PlotLine(name=own, style="own", values=series["candidate"]),
-                ),
-                x_name="step",
-                band=(series["low"], series["high"]),
-                mark_x=float(left) if isinstance(left, int | float) else None,
-                status=str(curve.get("status")),
-                reason=str(curve.get("reason")),
-            )
-        )
-    return plots
-
-
-def _numbers(values: Value) -> Sequence[float | None]:
-    if not isinstance(values, list | tuple):
-        return []
-    return [float(value) if isinstance(value, int | float) else None for value in values]
