@@ -21,12 +21,8 @@ TORCH: dict[str, Any] = {
     "hip": None,
     "debug": False,
     "build_type": "Release",
-    "blas": "mkl",
     "mkl": True,
-    "mkl_version": "2024.2",
     "onednn": True,
-    "onednn_version": "3.12.0",
-    "cpu_capability": "AVX512",
     "threads": 4,
     "import_ns": 2_000_000_000,
 }

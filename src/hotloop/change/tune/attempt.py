@@ -17,7 +17,7 @@ from . import goals, statistics
 from .goals import MEMORY
 from .patch import CANNOT_TELL, NOT_CHECKED, NOT_REPRODUCED, REPRODUCED, Patch, make_patch
 from .referee import SideFailed, run_pairs
-from .search import Candidate, Room, find_candidates, leave_out_unjudged, list_memory_candidates, trial_s
+from .search import Candidate, find_candidates, list_memory_candidates
 from .study import CodeChanged, Progress, Request, Study, TuneError
 from .trials import LOST, OK, AttachTrial, Bench, Budget, Ran, pick_unit, run_trial
 from .tuner import (
@@ -265,10 +265,6 @@ def _choose_candidates(attempt: TuningAttempt) -> tuple[Candidate, ...]:
     candidates = find_candidates(
         attempt.report.findings, attempt.techniques, campaign.check, attempt.study.bench.plan.source
     )
-    steps = attempt.study.limits.steps or 0
-    process_s, now_s = trial_s(attempt.observed, steps), campaign.clock_s()
-    room = Room(steps=steps, process_s=process_s, now_s=now_s, budget=campaign.budget)
-    candidates = leave_out_unjudged(candidates, attempt.report.findings, room)
     if campaign.goal != MEMORY:
         return candidates
     return list_memory_candidates(

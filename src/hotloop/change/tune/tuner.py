@@ -149,8 +149,7 @@ def tune_candidates(campaign: Campaign, candidates: Sequence[Candidate], observe
     campaign.arms = [Arm(candidate=one) for one in candidates]
     for arm in campaign.arms:
         if arm.candidate.why_not:
-            untried = TrialVerdict.CANNOT_TELL if arm.candidate.is_one_time else TrialVerdict.REJECTED
-            arm.ended = _last_word(campaign, arm, untried, arm.candidate.why_not)
+            arm.ended = _last_word(campaign, arm, TrialVerdict.REJECTED, arm.candidate.why_not)
     active = [arm for arm in campaign.arms if arm.ended is None]
     if not active:
         return

@@ -52,29 +52,6 @@ def check_torch(host: Host, answer: ResultMaker) -> MachineCheck:
     return answer.good(measured, **values)
 
 
-@machine_check("cpu-libraries", "torch", "CPU libraries")
-def check_cpu_libraries(host: Host, answer: ResultMaker) -> MachineCheck:
-    if not host.has_torch:
-        return answer.without_torch()
-    blas, capability = host.fact("torch", "blas"), host.fact("torch", "cpu_capability")
-    parts = [f"BLAS {blas or 'unknown'}"]
-    if host.fact("torch", "mkl_version"):
-        parts[-1] += f" {host.fact('torch', 'mkl_version')}"
-    if host.fact("torch", "onednn"):
-        parts.append(f"oneDNN {host.fact('torch', 'onednn_version') or ''}".strip())
-    parts.append(f"kernels for {capability or 'unknown'}")
-    measured = ", ".join(parts)
-    values: dict[str, Value] = {"blas": blas, "cpu_capability": capability, "onednn": host.fact("torch", "onednn")}
-    if blas in ("none", "eigen", "generic") or host.fact("torch", "onednn") is False:
-        return answer.warning(
-            measured,
-            why="matrix products or convolutions on the CPU run without an optimized library",
-            fix="install torch from its official wheels",
-            **values,
-        )
-    return answer.good(measured, **values)
-
-
 @machine_check("low-precision", "torch", "bf16 on the CPU")
 def check_low_precision(host: Host, answer: ResultMaker) -> MachineCheck:
     flags = host.fact("cpu_flags")
