@@ -454,10 +454,6 @@ def test_libraries_and_files_elsewhere_are_never_changed(tmp_path: Path) -> None
     assert len(patch.left_out) == 3
 
 
-def test_nothing_applied_is_an_empty_patch(tmp_path: Path) -> None:
-    assert make_patch([], tmp_path) == Patch(diff="", files=(), left_out=())
-
-
 def test_a_patch_is_written_only_if_no_file_changed_since(tmp_path: Path) -> None:
     path, records = nano(tmp_path)
     path.chmod(0o755)
@@ -500,15 +496,6 @@ def test_a_loader_stands_in_a_call_of_hotloop() -> None:
     assert changed == LOADS.replace("DataLoader(\n", "hotloop.group_by_length(DataLoader(\n").replace(
         "    )\n", "    ), mega_batches=20)\n"
     ).replace("import DataLoader\n", "import DataLoader\nimport hotloop\n")
-
-
-def test_the_cached_loader_has_its_bound_and_workers_beside() -> None:
-    workers = replace(load_record("loader-workers"), values={"num_workers": 2})
-    changed, left_out, _ = patch_source(LOADS, [load_record("cache-samples", most_bytes=4096), workers])
-    assert left_out == ()
-    assert "hotloop.cache_samples(DataLoader(" in changed
-    assert "), most_bytes=4096)" in changed
-    assert "num_workers=2" in changed
 
 
 def test_a_second_call_around_the_same_loader_is_left_out() -> None:
