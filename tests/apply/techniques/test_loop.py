@@ -4,21 +4,14 @@ import pytest
 import torch
 
 from hotloop.agent.attach.applying import _change_calls
-from hotloop.change.apply import TECHNIQUES
-from hotloop.change.apply.applier import Applier, make_context
 
-from .small import is_equal, make_net, strategy_of, train
-
-
-def applier_of(technique: str) -> Applier:
-    strategy = strategy_of(technique)
-    return Applier(strategy, TECHNIQUES, make_context(strategy, from_outside=True))
+from .small import is_equal, make_net, outside, train
 
 
 @pytest.mark.parametrize("name", ["clip_grad_norm_", "clip_grad_value_"])
 def test_clipping_over_lists_gives_equal_bits(name: str) -> None:
     original = getattr(torch.nn.utils, name)
-    applier = applier_of("foreach-clipping")
+    applier = outside("foreach-clipping")
     changed = _change_calls(applier, f"torch.nn.utils.clip_grad:{name}")(original)
     results = []
     for clip in (original, changed):
