@@ -24,7 +24,6 @@ def make_run() -> RunRecording:
             rows=one.rows,
             facts=tuple(dict(fact) for fact in one.facts),
             lost_rows=0,
-            lost_facts=0,
             closed=one.closed,
             trouble="",
         )

@@ -275,7 +275,6 @@ class Fixture:
     fp16: bool = False
     clip: bool = False
     clip_foreach: bool | None = None
-    set_to_none: bool = True
     micro_batches: int = 1
     threads: int = 1
     lengths: tuple[int, ...] = ()
@@ -316,14 +315,6 @@ KINDS = (
         clip=True,
         clip_foreach=False,
         only=("foreach-clipping",),
-    ),
-    Fixture(
-        id="gradients-zeroed",
-        data=Windows,
-        model=language_model(),
-        set_to_none=False,
-        only=("zero-grad-to-none",),
-        few_steps=6,
     ),
     Fixture(
         id="too-many-threads",
@@ -542,7 +533,7 @@ def train(fixture: Fixture, hand: Hand, steps: int, seed: int, dtype: torch.dtyp
     losses = []
     feed = batches()
     for step in range(steps):
-        optimizer.zero_grad(set_to_none=fixture.set_to_none)
+        optimizer.zero_grad()
         total = 0.0
         for _ in range(fixture.micro_batches):
             x, y = next(feed)

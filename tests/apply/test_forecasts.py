@@ -110,11 +110,6 @@ def test_no_forecast_of_workers_without_measured_loading() -> None:
     assert technique.forecast(one_rank(input_wait=0.5), {}) is None
 
 
-@pytest.mark.parametrize("technique", ["zero-grad-to-none", "activation-checkpointing"])
-def test_what_no_report_measures_is_not_forecast(technique: str) -> None:
-    assert TECHNIQUES[technique].forecast(one_rank(), {}) is None
-
-
 def kept(epochs: float, **facts: Any) -> Any:
     loader = LoaderFacts(
         **{

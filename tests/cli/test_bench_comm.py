@@ -29,7 +29,7 @@ def test_two_ranks_of_this_host(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert [row["fit"] for row in fits] == list(COLLECTIVES)
     assert [row["ranks"] for row in pairs] == ["0 and 1"]
     assert (gradients, sending) == ([], [])
-    assert "bus bandwidth by message" in page.read_text()
+    assert page.read_text().count("<table") == 3
 
 
 def test_under_torchrun_the_first_rank_prints() -> None:

@@ -14,9 +14,6 @@ from typing import Any
 import pytest
 
 from hotloop.cli import main
-from hotloop.core.machine import count_cores
-from hotloop.core.worker_model import forecast_batch_ns
-from hotloop.measure.bench.figures import cost_of
 
 FACTORY = """
 import torch
@@ -62,7 +59,7 @@ def test_train(factory: str, tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert [row["part"] for row in parts][-2:] == ["compute", "whole step"]
     assert memory[0] == {"memory": "parameters", "size_bytes": 40}
     assert found["facts"]["optimizer"] == "SGD"
-    assert page.read_text().count("<svg") == 2
+    assert page.read_text().count("<tr>") == 2 + len(parts) + len(memory)
 
 
 def test_loader(factory: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -70,12 +67,8 @@ def test_loader(factory: str, capsys: pytest.CaptureFixture[str]) -> None:
     rows, (parts,) = found["tables"]
     assert [(row["workers"], row["prefetch"], row["present"]) for row in rows] == [(0, 0, True), (1, 2, False)]
     assert all(row["batches_per_s"] > 0 and row["n"] >= 2 for row in rows)
-    assert min(parts[name] for name in ("fetch_ns", "collate_ns", "send_ns", "receive_ns", "start_ns")) > 0
+    assert min(parts["fetch_ns"], parts["collate_ns"]) > 0
     assert parts["fetch_cpu_ns"] <= parts["fetch_ns"]
-    alone, with_worker = (row["forecast_batches_per_s"] for row in rows)
-    assert alone == pytest.approx(1e9 / (parts["fetch_ns"] + parts["collate_ns"]))
-    assert with_worker == pytest.approx(1e9 / forecast_batch_ns(cost_of(parts), 1, count_cores()))
-    assert rows[0]["forecast_off_ratio"] == pytest.approx(alone / rows[0]["batches_per_s"] - 1)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ import re
 import subprocess
 import sys
 import threading
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from hotloop.pipeline.live import LiveReader
 from hotloop.pipeline.runs import read_report
 from hotloop.show.report.text import format_duration
 from tests.export.live_runs import make_device, make_rank, make_run
+from tests.waiting import wait_until
 
 HOTLOOP = [sys.executable, "-m", "hotloop"]
 
@@ -81,9 +81,7 @@ def test_lines_come_until_the_end(trained: Path) -> None:
     stream, over = io.StringIO(), threading.Event()
     thread = threading.Thread(target=show_live, args=(trained, stream, lambda: 0.25, over, 0.05))
     thread.start()
-    until_s = time.monotonic() + 20
-    while stream.getvalue().count("\n") < 2 and time.monotonic() < until_s:
-        time.sleep(0.02)
+    wait_until(lambda: stream.getvalue().count("\n") >= 2)
     over.set()
     thread.join(timeout=20)
     assert all(re.match(r"hotloop: .*CPU 25%", line) for line in stream.getvalue().splitlines())

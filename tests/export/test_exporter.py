@@ -9,6 +9,7 @@ import pytest
 from hotloop.show.export.exporter import Exported, Exporter, describe_exports, exports_to_json
 from hotloop.show.export.points import Snapshot
 from hotloop.show.export.target import SendFailed
+from tests.waiting import wait_until
 
 from .live_runs import make_run, snapshot_of
 
@@ -42,9 +43,7 @@ def offer_all(exporter: Exporter, sender: FakeSender, count: int) -> None:
     """One after the other, each when the one before was taken."""
     for number in range(count):
         exporter.offer(ONE)
-        until_s = time.monotonic() + 5
-        while sender.asked_count <= number and time.monotonic() < until_s:
-            time.sleep(0.002)
+        wait_until(lambda number=number: sender.asked_count > number)  # type: ignore[misc]
 
 
 @pytest.mark.parametrize(

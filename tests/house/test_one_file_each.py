@@ -15,7 +15,7 @@ import pytest
 from hotloop.change.apply import ACTS, BY_HAND, TECHNIQUES, check_strategy
 from hotloop.change.apply.applier import Applier, make_context
 from hotloop.change.tune.patch import make_patch
-from hotloop.change.tune.search import add_memory_candidates, find_candidates
+from hotloop.change.tune.search import find_candidates, list_memory_candidates
 from hotloop.cli import main
 from hotloop.core.findings import Finding, Fix, Numerics
 from hotloop.core.strategy import Choice, Strategy
@@ -118,8 +118,8 @@ def find_stations(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> set[str
     found = {"report"} if "hard" in report_trace(tmp_path, capsys)[1] else set()
     (candidate,) = find_candidates([finding], TECHNIQUES, lambda one: check_strategy(one, TECHNIQUES))
     found |= {"tune"} if not candidate.why_not and candidate.numerics is Numerics.LOSSY else set()
-    saving = add_memory_candidates(
-        [], TECHNIQUES, lambda one: check_strategy(one, TECHNIQUES), goal="memory", rank_count=1, has_accelerator=False
+    saving = list_memory_candidates(
+        [], TECHNIQUES, lambda one: check_strategy(one, TECHNIQUES), rank_count=1, has_accelerator=False
     )
     found |= {"memory"} if "warm-kettle" in {one.id for one in saving} else set()
     found |= {"patch"} if "Loader(d, kettles=3)" in patch_script(tmp_path, strategy) else set()

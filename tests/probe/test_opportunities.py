@@ -1,5 +1,3 @@
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +8,6 @@ from hotloop.measure.probe.opportunities import ProbeRequest, RecordedOptimizer,
 from hotloop.measure.probe.parts.optimizer import time_optimizer
 from hotloop.measure.probe.parts.replay import needs_no_input_gradient, replay_op
 from hotloop.measure.probe.parts.whole_steps import WholePass, order_calls, time_passes
-from hotloop.measure.probe.programs import main
 
 
 def op(name: str, shapes: list[Any], dtypes: list[str], inputs: list[Any], **more: Any) -> dict[str, Any]:
@@ -158,13 +155,6 @@ def test_a_foreign_optimizer_fails_alone() -> None:
     result = measure(request(LINEAR, BACKWARD, optimizer={"class": "Lion", "numels": [[4, 1]]}))
     assert "Lion" in result["failed"]["optimizer"]
     assert result["replay"]["ops"]
-
-
-def test_the_program_reads_and_writes_json(tmp_path: Path) -> None:
-    given, result = tmp_path / "in.json", tmp_path / "out.json"
-    given.write_text(json.dumps(request(LINEAR, BACKWARD)))
-    assert main("opportunities", str(given), str(result)) == 0
-    assert json.loads(result.read_text())["schema"] == "hotloop.probe-result/1"
 
 
 def test_a_pass_hands_on_what_its_calls_make_and_differentiates_it() -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ast
 import random
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -96,20 +94,6 @@ def test_memory_counts_weights_gradients_state_and_what_backward_needs() -> None
     assert memory.saved_bytes >= 16 * 8 * 4
     assert memory.peak_bytes is None
     assert any("AdamW" in note for note in found.notes)
-
-
-def test_the_file_stands_alone() -> None:
-    """A probe loads it in a Python where hotloop is not installed."""
-    import hotloop.train.benchmark as module
-
-    names = {alias.name for node in _imports(module.__file__) for alias in node.names}
-    names |= {node.module for node in _imports(module.__file__) if isinstance(node, ast.ImportFrom) and node.module}
-    assert "torch" in names
-    assert not any("hotloop" in name for name in names)
-
-
-def _imports(file: str) -> list[ast.Import | ast.ImportFrom]:
-    return [n for n in ast.walk(ast.parse(Path(file).read_text())) if isinstance(n, ast.Import | ast.ImportFrom)]
 
 
 def test_batches_of_other_forms() -> None:

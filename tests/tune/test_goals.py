@@ -1,4 +1,4 @@
-"""Goals of a tuning: memory by its own pairs, the front of speed and memory, and what work costs."""
+"""Goals of a tuning: memory by its own pairs."""
 
 from __future__ import annotations
 
@@ -6,27 +6,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from hotloop.change.tune.goals import (
-    DOMINATED,
-    FRONT,
-    OPEN,
-    UNCHANGED,
-    GoalPoint,
-    choose_point,
-    compare_memory,
-    rank_points,
-)
-from hotloop.change.tune.search import Candidate, add_memory_candidates, combine
+from hotloop.change.tune.goals import compare_memory
+from hotloop.change.tune.search import Candidate, combine, list_memory_candidates
 from hotloop.change.tune.trials import Ran
-from hotloop.change.tune.tuner import Campaign, choose_pareto, describe_trials, rank_arms, tune_candidates
 from hotloop.core.findings import Numerics
 from hotloop.core.measurement import Measurement
 from hotloop.core.strategy import Choice, Strategy
-from hotloop.core.tuning import Trial, TrialVerdict
-from tests.tune.records import Machine, best_id, candidate, measurement, ok, trials_of, tune
+from hotloop.core.tuning import TrialVerdict
+from tests.tune.records import Machine, best_id, candidate, measurement, ok, tune
 from tests.tune.records import applied as record_of
 
 MIB = 1 << 20
@@ -51,16 +39,13 @@ class TwoSided(Machine):
         return ok(peak(round(peak_bytes), step_ns, names))
 
 
-def tuned(goal: str, factors: Mapping[str, tuple[float, float]]) -> tuple[Campaign, dict[str, Trial]]:
-    exact = [candidate(name, numerics=Numerics.EXACT) for name in factors]
-    return tune(TwoSided(factors), exact, observed=[peak(1000 * MIB)], goal=goal)
-
-
 # -- memory ------------------------------------------------------------------------------------------------------------
 
 
 def test_memory_is_proven_by_pairs_of_peaks_and_its_price_in_time_is_told() -> None:
-    campaign, found = tuned("memory", {"small": (1.25, 0.5), "large": (0.5, 1.4), "same": (1.0, 1.0)})
+    machine = TwoSided({"small": (1.25, 0.5), "large": (0.5, 1.4), "same": (1.0, 1.0)})
+    exact = [candidate(name, numerics=Numerics.EXACT) for name in machine.factors]
+    campaign, found = tune(machine, exact, observed=[peak(1000 * MIB)], goal="memory")
     assert {name: trial.verdict for name, trial in found.items()} == {
         "small": TrialVerdict.SMALLER,
         "large": TrialVerdict.LARGER,
@@ -108,12 +93,12 @@ def test_memory_tries_recomputation_first_and_nothing_that_cannot_act_here() -> 
     pruned = candidate("fused-optimizer", why_not="not tried: the forecast saving is at most 0.1% of the time")
     techniques = dict(TECHNIQUES.items())
 
-    def add(goal: str, *, rank_count: int, has_accelerator: bool) -> tuple[Candidate, ...]:
-        return add_memory_candidates(
-            [pruned], techniques, lambda s: s, goal=goal, rank_count=rank_count, has_accelerator=has_accelerator
+    def choose(*, rank_count: int, has_accelerator: bool) -> tuple[Candidate, ...]:
+        return list_memory_candidates(
+            [pruned], techniques, lambda s: s, rank_count=rank_count, has_accelerator=has_accelerator
         )
 
-    found = add("memory", rank_count=2, has_accelerator=True)
+    found = choose(rank_count=2, has_accelerator=True)
     ids = [one.id for one in found]
     assert ids[0] == "activation-checkpointing"
     assert "activation-checkpointing (keeps matmuls)" in ids
@@ -122,113 +107,5 @@ def test_memory_tries_recomputation_first_and_nothing_that_cannot_act_here() -> 
     assert found[-1].why_not == pruned.why_not
     assert len(set(ids)) == len(ids)
     assert not any(one.why_not for one in found if one.id in ("fsdp2", "activation-offload"))
-    alone = {one.id: one.why_not for one in add("memory", rank_count=1, has_accelerator=False)}
+    alone = {one.id: one.why_not for one in choose(rank_count=1, has_accelerator=False)}
     assert alone["activation-checkpointing"] == ""
-    assert add("pareto", rank_count=1, has_accelerator=False)[0] is pruned
-
-
-# -- pareto ------------------------------------------------------------------------------------------------------------
-
-
-def point(name: str, speed: float, memory: float, width: float = 0.01) -> GoalPoint:
-    return GoalPoint(
-        id=name,
-        speed=(speed, speed * (1 - width), speed * (1 + width)),
-        memory=(memory, memory * (1 - width), memory * (1 + width)),
-    )
-
-
-def test_the_front_holds_what_nothing_dominates() -> None:
-    points = [point("fast", 2.0, 0.8), point("small", 0.8, 2.0), point("both", 1.5, 1.5), point("bad", 0.7, 0.7)]
-    found = {one.point.id: one for one in rank_points(points)}
-    assert {name: one.standing for name, one in found.items()} == {
-        UNCHANGED: DOMINATED,
-        "fast": FRONT,
-        "small": FRONT,
-        "both": FRONT,
-        "bad": DOMINATED,
-    }
-    assert found[UNCHANGED].by == "both"
-
-
-def test_wide_intervals_leave_the_standing_open() -> None:
-    found = {one.point.id: one for one in rank_points([point("a", 1.3, 1.2, width=0.4)])}
-    assert (found["a"].standing, found[UNCHANGED].standing, found[UNCHANGED].by) == (FRONT, OPEN, "a")
-
-
-def test_points_within_the_tolerance_do_not_dominate_each_other() -> None:
-    found = rank_points([point("a", 2.02, 2.0, width=0.0), point("b", 2.0, 2.02, width=0.0)])
-    assert [one.standing for one in found] == [DOMINATED, FRONT, FRONT]
-
-
-@given(
-    st.lists(
-        st.tuples(st.floats(0.2, 5.0), st.floats(0.2, 5.0), st.floats(0.0, 0.5)), min_size=1, max_size=8, unique=True
-    )
-)
-def test_the_front_is_never_empty_and_nothing_on_it_is_surely_beaten(rows: list[tuple[float, float, float]]) -> None:
-    points = [point(str(i), speed, memory, width) for i, (speed, memory, width) in enumerate(rows)]
-    found = rank_points(points)
-    assert any(one.standing != DOMINATED for one in found)
-    for one in found:
-        for other in points:
-            if one.standing == FRONT and other.id != one.point.id:
-                assert not (other.speed[1] > one.point.speed[2] and other.memory[1] > one.point.memory[2]), (one, other)
-
-
-def test_pareto_writes_the_free_gain_and_leaves_trades_to_the_reader() -> None:
-    campaign, found = tuned("pareto", {"fast": (0.5, 1.0), "small": (1.3, 0.4), "slow": (1.4, 1.0)})
-    name, _ = choose_pareto(campaign)
-    assert name == "fast"
-    assert best_id(campaign) == "fast"
-    assert {one.point.id: one.standing for one in rank_arms(campaign)} == {
-        UNCHANGED: DOMINATED,
-        "fast": FRONT,
-        "small": FRONT,
-        "slow": DOMINATED,
-    }
-    assert found["small"].verdict is TrialVerdict.SLOWER
-    assert found["small"].memory["verdict"] == "smaller"
-
-
-def test_pareto_writes_nothing_when_every_gain_costs_the_other() -> None:
-    campaign, _ = tuned("pareto", {"fast": (0.5, 1.5), "small": (1.3, 0.4)})
-    name, why = choose_pareto(campaign)
-    assert name is None
-    assert best_id(campaign) is None
-    assert "fast, small" in why
-
-
-def test_pareto_says_when_nothing_is_better() -> None:
-    campaign, _ = tuned("pareto", {"slow": (1.3, 1.2)})
-    assert choose_pareto(campaign) == (
-        None,
-        "no candidate is better than the reference in speed or memory",
-    )
-    assert choose_point(rank_points([replace(point("a", 2.0, 2.0), is_adoptable=False)]), [])[0] is None
-
-
-# -- cost --------------------------------------------------------------------------------------------------------------
-
-
-def test_cost_is_time_times_price_and_a_costlier_hour_counts() -> None:
-    machine = TwoSided({"twice": (0.5, 1.0), "dear": (0.5, 1.0)})
-    campaign = machine.campaign("cost")
-    campaign.price_per_hour = 3.6
-    campaign.price_ratios = {"dear": 3.0}
-    tune_candidates(campaign, [candidate("twice"), candidate("dear")], [peak(1000 * MIB)])
-    found = trials_of(campaign)
-    assert (found["twice"].verdict, found["dear"].verdict) == (TrialVerdict.CHEAPER, TrialVerdict.COSTLIER)
-    assert found["dear"].speedup_ratio == pytest.approx(2.0, rel=0.02)
-    assert found["dear"].cost["saving_ratio"] == pytest.approx(2 / 3, rel=0.02)
-    # 3.6 an hour is 0.001 a second; 1,000 steps of 0.5 ms take half a second.
-    assert found["twice"].cost["per_1000_steps"] == pytest.approx(0.0005, rel=0.02)
-    assert found["dear"].cost["price_per_hour"] == pytest.approx(10.8)
-
-
-def test_a_candidate_without_a_price_tells_no_cost() -> None:
-    campaign = TwoSided({"twice": (0.5, 1.0)}).campaign("speed")
-    campaign.price_per_hour, campaign.price_ratios = 3.6, {"twice": None}
-    tune_candidates(campaign, [candidate("twice")], [peak(1000 * MIB)])
-    (found,) = describe_trials(campaign)
-    assert (found.verdict, found.cost) == (TrialVerdict.FASTER, {})

@@ -14,17 +14,14 @@ from hotloop.change.tune.matrix import (
     Configuration,
     GridError,
     change_command,
-    check_prices,
     declare_candidates,
     load_matrix,
     measure_declared,
     parse_grid,
-    price_ratios,
 )
 from hotloop.change.tune.trials import OOM, Ran
 from hotloop.change.tune.tuner import BaselineFailed, Campaign, describe_reference
 from hotloop.core.applied import AppliedTechnique
-from hotloop.core.errors import UsageError
 from hotloop.core.findings import Numerics
 from hotloop.core.measurement import Measurement
 from hotloop.core.strategy import Strategy
@@ -55,7 +52,6 @@ def test_a_grid_keeps_its_order_and_everything_that_it_says() -> None:
         arguments = ["--batch-size", "8"]
         variables = {OMP_NUM_THREADS = "1"}
         numerics = "reordered"
-        price_per_hour = 4
         [configuration.techniques.bf16-autocast]
         [configuration.techniques.loader-workers]
         num_workers = 2
@@ -69,7 +65,7 @@ def test_a_grid_keeps_its_order_and_everything_that_it_says() -> None:
         "arguments": ["--batch-size", "8"],
         "variables": {"OMP_NUM_THREADS": "1"},
     }
-    assert (second.numerics, second.price_per_hour) == (Numerics.REORDERED, 4.0)
+    assert second.numerics is Numerics.REORDERED
 
 
 @pytest.mark.parametrize(
@@ -92,8 +88,6 @@ def test_a_grid_keeps_its_order_and_everything_that_it_says() -> None:
         (TWO + 'variables = {"A B" = "1"}', "at `key` in `$.variables`"),
         (TWO + 'variables = {HOTLOOP_FOLDER = "1"}', "hotloop sets it to load itself"),
         (TWO + 'numerics = "fine"', "Invalid enum value 'fine' - at `$.numerics`"),
-        (TWO + "price_per_hour = -1", "at `$.price_per_hour`"),
-        (TWO + "price_per_hour = inf", "at `$.price_per_hour`"),
         (TWO + "techniques = 3", "configuration 2 (b): Expected `object`, got `int` - at `$.techniques`"),
         (TWO + "[configuration.techniques.bf16]", "unknown technique 'bf16'"),
         (TWO + "[configuration.techniques.accumulation]\nmicro_batches = 0", "micro_batches is 0: the minimum is 1"),
@@ -122,24 +116,6 @@ def test_files_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
 def test_the_preset_is_valid() -> None:
     rows = load_matrix("preset", check)
     assert [check(one.strategy).name for one in rows] == ["baseline", "bf16", "bf16 + accumulation", "fsdp2", "zero-1"]
-
-
-def test_the_goal_cost_needs_a_price_for_every_configuration() -> None:
-    rows = parse(TWO + "price_per_hour = 2.0")
-    with pytest.raises(UsageError, match=r"--goal cost needs a price.*'a'"):
-        check_prices(rows, "cost", None)
-    check_prices(rows, "cost", 1.0)
-    check_prices(rows, "speed", None)
-    assert price_ratios(rows, 4.0) == {"b": 0.5}
-
-
-def test_a_configuration_without_a_price_has_that_of_the_command_line_or_none() -> None:
-    first, second = parse(TWO)
-    rows = (replace(first, price_per_hour=10.0), second)
-    assert price_ratios(rows, 4.0) == {"b": 0.4}
-    assert price_ratios(rows, None) == {"b": None}
-    assert price_ratios((first, second), 4.0) == {"b": 1.0}
-    assert price_ratios((first, second), None) == {}
 
 
 # -- the command -------------------------------------------------------------------------------------------------------

@@ -173,11 +173,6 @@ def test_wrong_words(kept: Path, words: list[str], said: str, capsys: pytest.Cap
     assert said in capsys.readouterr().err
 
 
-def test_no_tuning_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert main(["tune", "--apply", "last"]) == 2
-
-
 def test_an_unchecked_patch_says_so_above_its_diff(kept: Path) -> None:
     patch = load_patch(kept, kept.parents[1]).patch
     text = diff_text(patch, replace(CHECK, status="not checked", reason="the budget\nwas used up"))

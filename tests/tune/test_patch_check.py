@@ -15,8 +15,7 @@ from hotloop.change.tune.study import Progress, Request
 from hotloop.change.tune.trials import OOM, Budget, Ran
 from hotloop.change.tune.tuner import Arm, Campaign, best_arm
 from hotloop.core.findings import Where
-from hotloop.core.tuning import PatchCheck, Tuning
-from hotloop.show.report.views.tune import describe_notes
+from hotloop.core.tuning import PatchCheck
 from tests.tune.records import LOSSES, FakeMachine, candidate, failed, measurement, ok, tune
 from tests.tune.records import applied as record_of
 
@@ -110,13 +109,6 @@ def test_a_wide_interval_cannot_tell() -> None:
     strategy = compare([2.0] * 4, [1.0, 1.01, 0.99, 1.0])
     loud = compare([2.0, 1.0, 1.5, 1.2], [1.0, 1.4, 0.9, 1.3])
     assert judge_gain(loud, Wanted(strategy=strategy, is_whole=True))[0] == "cannot tell"
-
-
-def test_the_report_states_it_beside_the_strategy() -> None:
-    found = check(0.6)
-    tuning = Tuning(verdict="v", goal="speed", strategy_file=None, trials=(), patch=found)
-    (note,) = describe_notes(tuning)
-    assert ", strategy 1.6" in note
 
 
 def test_a_patch_that_was_never_run_says_so(tmp_path: Path) -> None:

@@ -5,8 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from hotloop.change.tune.workspace import plan_workspace
 from hotloop.core.measurement import Measurement
 from hotloop.core.strategy import Strategy
 from tests.tune.records import measurement
+from tests.waiting import is_alive, wait_until
 
 LIMITS = TrialLimits(steps=10, seconds=None, timeout_s=20.0, start_s=20.0, stall_s=20.0)
 MEASURED = measurement()
@@ -45,22 +45,6 @@ def try_script(tmp_path: Path, text: str, limits: TrialLimits = LIMITS, measured
 
 def quick(**changes: float) -> TrialLimits:
     return TrialLimits(**{"steps": 10, "seconds": None, "timeout_s": 20.0, "start_s": 20.0, "stall_s": 20.0, **changes})  # type: ignore[arg-type]
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
-
-
-def wait_until(holds: Callable[[], bool], seconds: float = 10.0) -> bool:
-    deadline_s = time.monotonic() + seconds
-    while time.monotonic() < deadline_s:
-        if holds():
-            return True
-        time.sleep(0.02)
-    return False
 
 
 CASES = [

@@ -13,11 +13,9 @@ from hotloop.change.tune.goals import compare_speed
 from hotloop.change.tune.search import BASELINE, Candidate, find_candidates, schedule_round
 from hotloop.change.tune.trials import CRASH, HANG, OOM, Ran, pick_unit, time_per_unit
 from hotloop.change.tune.tuner import (
-    Arm,
     BaselineFailed,
     best_arm,
     end_early,
-    share_level,
     tune_candidates,
 )
 from hotloop.core.applied import AppliedTechnique
@@ -158,29 +156,12 @@ def test_a_setting_of_the_script_that_no_rule_judged_stays() -> None:
     assert machine.ran.count(("a",)) == 1
 
 
-def test_a_time_too_short_for_any_verdict_goes_to_what_promises_most() -> None:
-    machine = FakeMachine({"best": 0.7, "lesser": 0.6})
-    lesser = make_candidate("lesser", forecast=forecast(0.3, basis=Basis.RULE_OF_THUMB))
-    _, found = tune(machine, [candidate("best"), lesser], budget_s=80.0)
-    assert found["best"].n >= 2
-    assert found["lesser"].n == 0
-
-
 def test_what_the_report_calls_medium_is_tried_before_what_may_win_nothing() -> None:
     medium = make_candidate("bf16", forecast=forecast(0.1, low=0.06))
     machine = FakeMachine({"bf16": 0.6, "maybe": 1.0}, spread=0.001)
     _, found = tune(machine, [candidate("maybe", 0.15), medium], budget_s=130.0)
     assert found["bf16"].verdict is TrialVerdict.FASTER
     assert next(names for names in machine.ran if names) == ("bf16",)
-
-
-def test_the_speed_of_what_was_rejected_is_told() -> None:
-    broken = measurement(5e5, ("a",), losses=tuple(9.0 for _ in LOSSES))
-    machine = FakeMachine({"a": 0.5}, special={"a": ok(broken)}, spread=0.0)
-    _, found = tune(machine, [candidate("a")])
-    trial = found["a"]
-    assert trial.verdict is TrialVerdict.REJECTED
-    assert (trial.n, trial.speedup_ratio, trial.low_ratio) == (0, pytest.approx(2.0), None)
 
 
 def test_a_slow_starter_on_a_rule_of_thumb_does_not_take_the_time_of_what_was_measured() -> None:
@@ -339,16 +320,6 @@ def test_other_steps_of_a_drifting_run_prove_no_gain() -> None:
     assert (found.verdict, found.low_ratio, found.decided) == (TrialVerdict.CANNOT_TELL, None, True)
     faster = replace(base, step_ns=0.6e6)  # of as many samples
     assert compare_speed([base] * 6, [faster] * 6, [base] * 6, level=0.05).verdict is TrialVerdict.FASTER
-
-
-def test_more_of_the_level_goes_to_what_is_forecast_to_win_more() -> None:
-    arms = [Arm(candidate=candidate(name, ratio)) for name, ratio in (("a", 0.3), ("b", 0.1), ("c", None))]
-    share_level(arms)
-    assert [arm.weight for arm in arms] == pytest.approx([1.625, 0.875, 0.5])
-    assert sum(arm.weight for arm in arms) == pytest.approx(len(arms))
-    unknown = [Arm(candidate=candidate(name, None)) for name in "ab"]
-    share_level(unknown)
-    assert [arm.weight for arm in unknown] == [1.0, 1.0]
 
 
 def test_nothing_is_spent_on_a_lesser_way_to_do_what_is_proven() -> None:

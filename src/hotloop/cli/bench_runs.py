@@ -36,9 +36,7 @@ from hotloop.measure.bench.collective_times import (
     tabulate_ways_to_send,
 )
 from hotloop.measure.bench.figures import (
-    add_forecasts,
     choose_workers,
-    cost_of,
     fill_ranks,
     judge_scaling,
     summarize_scaling,
@@ -75,12 +73,10 @@ def execute_loader(arguments: argparse.Namespace) -> int:
         "function": function,
         "workers": workers,
         "prefetch": prefetch,
-        "cores": count_cores(),
     }
     answer = _ask(arguments, request)
     tables = [list(table) for table in answer["tables"]]
-    add_forecasts(tables[0], cost_of(tables[1][0]), request["cores"])
-    notes = ["forecast: based only on the parts in the second table (docs/bench.md)"]
+    notes = ["second table: the parts of making a batch, each measured separately on one core"]
     if compute_ns is not None:
         for row in tables[0]:
             row["wait_of_step_ratio"] = wait_share(row["batch_ns"], compute_ns, workers=row["workers"])

@@ -68,7 +68,6 @@ OPTIONS = (
     ],
     *output_options("check", kind="check", html=None, quiet="no table"),
     option("--junit", metavar="FILE", help="write the result as JUnit XML"),
-    option("--sarif", metavar="FILE", help="write the result as SARIF 2.1.0"),
     option("--github", action="store_true", help="print GitHub Actions annotations"),
 )
 
@@ -82,12 +81,11 @@ def execute(arguments: argparse.Namespace) -> int:
     from hotloop.pipeline.comparisons import check_runs
     from hotloop.show.report import render
 
-    check_outputs(arguments.json, arguments.junit, arguments.sarif)
+    check_outputs(arguments.json, arguments.junit)
     if arguments.json == "-" and arguments.github:
         raise UsageError("--json - and --github both write to standard output; give --json a file")
-    for name in ("junit", "sarif"):
-        if getattr(arguments, name) == "-":
-            raise UsageError(f"--{name} cannot write to standard output; give a file name")
+    if arguments.junit == "-":
+        raise UsageError("--junit cannot write to standard output; give a file name")
     target = _find_target(arguments)
     creates = target is not None and not target.exists()
     note_newer_run(*arguments.runs, *arguments.baseline)
@@ -101,7 +99,7 @@ def execute(arguments: argparse.Namespace) -> int:
             "several"
         )
     surface = find_surface(sys.stdout, is_strict=arguments.strict)
-    for name in ("json", "junit", "sarif"):
+    for name in ("json", "junit"):
         path = getattr(arguments, name)
         if path is not None and path != "-":
             write_text(path, render(name, check, surface) + ("\n" if name == "json" else ""))

@@ -32,7 +32,7 @@ ABOUT = {
     )
 }
 OPTIONS = (
-    option("--data", metavar="FOLDER", help="measure for one second how fast this folder can be read"),
+    option("--data", metavar="FOLDER", help="folder of the training data, to check its file system"),
     option("--python", metavar="PATH", help="the Python used for training (default: python on PATH)"),
     *output_options("checks", kind="doctor", html=None, quiet="nothing"),
     option("--exit-zero", action="store_true", help="exit with 0 even if something is harmful"),
@@ -42,17 +42,14 @@ OPTIONS = (
 def execute(arguments: argparse.Namespace) -> int:
     from hotloop.core.doctor import DoctorReport
     from hotloop.measure.bench.doctor import has_harm, run_checks
-    from hotloop.measure.bench.host import examine_host, read_folder
+    from hotloop.measure.bench.host import examine_host
 
     check_outputs(arguments.json)
     interpreter = _find_python(arguments.python)
-    reading = None
-    if arguments.data is not None:
-        folder = Path(arguments.data)
-        if not folder.is_dir():
-            raise UsageError(f"--data {arguments.data}: no such folder; give the folder of the training data")
-        reading = read_folder(str(folder.resolve()))
-    checks = run_checks(examine_host(interpreter, os.environ, reading=reading))
+    data = None if arguments.data is None else Path(arguments.data).resolve()
+    if data is not None and not data.is_dir():
+        raise UsageError(f"--data {arguments.data}: no such folder; give the folder of the training data")
+    checks = run_checks(examine_host(interpreter, os.environ, data_folder=None if data is None else str(data)))
     answer = DoctorReport(
         tool_version=__version__,
         python=interpreter,

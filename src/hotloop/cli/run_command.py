@@ -52,7 +52,7 @@ OPTIONS = (
         action="append",
         default=[],
         help="export the live numbers of the run (may be repeated): prometheus=:9100, prometheus=FILE.prom, "
-        "otlp[=URL], tensorboard=FOLDER, json=FILE, trainer-status",
+        "otlp[=URL], tensorboard=FOLDER, json=FILE",
     ),
     option(
         "--stall",
@@ -148,7 +148,7 @@ def execute(arguments: argparse.Namespace) -> int:
         emit(f"the profiler {parse_trace_plan(arguments.trace).describe()}")
     strategy = _load_strategy(arguments.strategy) if arguments.strategy is not None else None
     record_url, run_id = _check_record(arguments)
-    senders = open_targets(arguments.export, os.environ, emit=emit)
+    senders = open_targets(arguments.export, os.environ)
     folder, notes = create_run_folder(arguments.name, command)
     refusal = child.refuses_agent(resolved, os.environ.get("PATH"))
     if refusal is not None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from hotloop.change.tune.study import Progress, Request
 
 ORDER, SUMMARY = 2, "try fixes on the unmodified command, and prove them"
-GOALS = ("speed", "memory", "pareto", "cost")
+GOALS = ("speed", "memory")
 NOT_AGAIN = ("--help", "--budget", "--out", "--apply", "--format", "--quiet")
 """Options that do not change what is tuned: all others belong in the command to run next."""
 
@@ -41,13 +41,6 @@ OPTIONS = (
         "bf16, "
         "accumulation, FSDP2 and ZeRO-1 with the unchanged command",
     ),
-    option(
-        "--price-per-hour",
-        metavar="PRICE",
-        type=float,
-        help="hourly price of all machines that the command uses, in any currency; adds costs to the report (required "
-        "by --goal cost)",
-    ),
     option("-o", "--out", metavar="DIR", help="output folder (default: .hotloop/tune-<time>)"),
     option(
         "--apply",
@@ -68,7 +61,7 @@ def execute(arguments: argparse.Namespace) -> int:
     from hotloop.agent.attach import child
     from hotloop.change.apply import TECHNIQUES
     from hotloop.change.tune.attempt import try_findings
-    from hotloop.change.tune.matrix import check_prices, load_matrix
+    from hotloop.change.tune.matrix import load_matrix
     from hotloop.change.tune.study import Progress, Request
     from hotloop.pipeline.runs import no_probe
     from hotloop.pipeline.tuning import check, measure_matrix, tune_command
@@ -82,12 +75,8 @@ def execute(arguments: argparse.Namespace) -> int:
         return 0
     command = take_command(arguments, "tune", "tune -- python train.py")
     budget_s = parse_time_s(arguments.budget)
-    is_declared = arguments.matrix is not None
-    price_per_hour = check_price(arguments.price_per_hour, arguments.goal, is_declared=is_declared)
     resolved = child.resolve_attachable(command, os.environ.get("PATH"))
-    rows = load_matrix(arguments.matrix, check) if is_declared else ()
-    if rows:
-        check_prices(rows, arguments.goal, price_per_hour)
+    rows = load_matrix(arguments.matrix, check) if arguments.matrix is not None else ()
     folder = make_folder(arguments.out)
     request = Request(
         command=tuple(resolved),
@@ -97,7 +86,6 @@ def execute(arguments: argparse.Namespace) -> int:
         budget_s=budget_s,
         goal=arguments.goal,
         techniques=dict(TECHNIQUES.items()),
-        price_per_hour=price_per_hour,
         options=_asked_again(arguments),
         typed=tuple(command),
     )
@@ -188,22 +176,6 @@ def parse_time_s(text: str, option: str = "--budget") -> float:
     return found_s
 
 
-def check_price(price_per_hour: float | None, goal: str, *, is_declared: bool) -> float | None:
-    """The price, when it is one and the goal has what it needs. Raises UsageError.
-
-    >>> check_price(3.5, "cost", is_declared=False)
-    3.5
-    """
-    if price_per_hour is not None and not 0 < price_per_hour < 1e9:
-        raise UsageError(f"--price-per-hour is {price_per_hour}; give a number above 0, such as 12.50")
-    if price_per_hour is None and goal == "cost" and not is_declared:
-        raise UsageError(
-            "--goal cost needs the hourly price of all machines that the command uses; add --price-per-hour, such as "
-            "12.50"
-        )
-    return price_per_hour
-
-
 def make_folder(out: str | None, kind: str = "tune") -> Path:
     """A folder for the outcome. An existing folder is used only when a tuning made it. Raises UsageError."""
 
@@ -248,7 +220,6 @@ def _write(request: Request, progress: Progress, arguments: argparse.Namespace) 
     from hotloop.change.tune.attempt import settle_patch
     from hotloop.change.tune.outcome import (
         finish_report,
-        front_strategies,
         keep_history,
         list_overrides,
         reveal_next,
@@ -262,9 +233,6 @@ def _write(request: Request, progress: Progress, arguments: argparse.Namespace) 
     report, strategy = finish_report(request, progress, os.path.relpath(strategy_file))
     report = keep_history(report, folder.parent if arguments.out is None else folder)
     write_text(str(strategy_file), strategy_text(strategy, list_overrides(progress)))
-    for name, one in front_strategies(progress).items():
-        (folder / "front").mkdir(exist_ok=True)
-        write_text(str(folder / "front" / f"{name}.toml"), strategy_text(one))
     write_text(str(folder / DIFF), diff_text(patch, progress.check))
     (folder / ABOUT).unlink(missing_ok=True)  # of an earlier tuning into the same folder
     if progress.check is not None:

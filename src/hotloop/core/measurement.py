@@ -49,8 +49,6 @@ class Measurement:
     """Number of steps in ``whole_ns``."""
     whole_others_ratio: float | None = None
     """Like ``others_ratio``, from the first step to the last."""
-    duration_s: float = 0.0
-    """How long it took, from making its working copy to reading its results."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -62,16 +62,6 @@ class ModelContext:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OtherLiteral:
-    """Another literal for an argument that is already in the script."""
-
-    function: str
-    argument: str
-    before: bool
-    after: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Wrapped:
     """A call of hotloop around the call that builds the object: ``hotloop.group_by_length(DataLoader(...))``."""
 
@@ -88,4 +78,4 @@ class NoSource:
     """Empty if nothing of its kind is written."""
 
 
-Source = Arguments | TorchCall | ModelCompile | ModelContext | OtherLiteral | Wrapped | NoSource
+Source = Arguments | TorchCall | ModelCompile | ModelContext | Wrapped | NoSource

@@ -19,9 +19,6 @@ class TrialVerdict(str, Enum):
     SMALLER = "smaller"
     """Less peak memory, if memory is the goal."""
     LARGER = "larger"
-    CHEAPER = "cheaper"
-    """Less cost for the same work, if cost is the goal."""
-    COSTLIER = "costlier"
     REJECTED = "rejected"
     """It had no effect on anything, or it changed the training's numbers beyond its class."""
     NOT_APPLICABLE = "not applicable"
@@ -64,9 +61,6 @@ class Trial:
     measured: Mapping[str, Value] = field(default_factory=dict)
     """Means of the candidate's own processes: ``process_count``, ``step_ns``, ``samples_per_s``, ``tokens_per_s``,
     ``steps_per_s``, ``rank_peak_bytes`` (the largest rank's), ``peak_bytes`` (of all together)."""
-    cost: Mapping[str, Value] = field(default_factory=dict)
-    """The cost of work if a price is known: ``per_1000_steps``, ``per_million_samples``, ``per_million_tokens``, each
-    with its bounds as ``..._low`` and ``..._high``; without the time before steps are steady."""
     overrides: tuple[str, ...] = ()
     """The script's own settings that it replaces, with file and line: 'fused=False at train.py:12'."""
     first_steps: int | None = None
@@ -114,11 +108,6 @@ class Tuning:
     warnings: tuple[str, ...] = ()
     reference: Trial | None = None
     """What all trials are compared with, and the measurements of its own processes; None if that was not kept."""
-    pareto: tuple[Mapping[str, Value], ...] = ()
-    """With the goal pareto: the unchanged command and every candidate that was compared: ``id``, ``standing`` (front,
-    cannot tell, dominated), ``by``, ``speedup_ratio`` and ``saving_ratio`` with their bounds."""
-    price_per_hour: float | None = None
-    """Of everything that the command runs on, in the currency of the given price."""
 
 
 def forecast_of(saving: Saving | None) -> dict[str, Value]:

@@ -1,6 +1,6 @@
 """The cost of making batches -> batches per second, and the step, by number of loader workers.
 
-The only model of loader workers: the rules ask it about a recorded run, the benchmark about measured parts of a loader.
+The only model of loader workers: the rules ask it about a recorded run.
 """
 
 from __future__ import annotations
@@ -43,31 +43,6 @@ class Overlap:
     worst_ns: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchCost:
-    """The cost of one batch of a loader, in ns, each part alone on a core.
-
-    ``fetch_cpu_ns`` is the part of ``fetch_ns`` that is on a CPU; the rest waits for storage. ``send_ns`` is the time
-    of a worker to hand over a finished batch, ``receive_ns`` the time that the main process computes to take it.
-    ``start_ns`` starts one worker. ``crowding_ratio`` (at least 1): how much longer a computation takes while every
-    core has one.
-    """
-
-    fetch_ns: float
-    fetch_cpu_ns: float
-    collate_ns: float
-    send_ns: float = 0.0
-    receive_ns: float = 0.0
-    start_ns: float = 0.0
-    crowding_ratio: float = 1.0
-
-    @property
-    def work(self) -> LoadingWork:
-        """Making one batch, without handing it over."""
-        cpu_ns = min(self.fetch_ns, self.fetch_cpu_ns) + self.collate_ns
-        return LoadingWork(wall_ns=self.fetch_ns + self.collate_ns, cpu_ns=cpu_ns)
-
-
 def waits_for_storage(work: LoadingWork) -> bool:
     """Whether making batches is mostly waiting, so that workers may outnumber the cores."""
     return work.cpu_ns < LATENCY_CPU_RATIO * work.wall_ns
@@ -94,26 +69,6 @@ def most_workers(
     if free_bytes is not None and worker_bytes > 0:
         count = min(count, int(free_bytes / worker_bytes))
     return max(1, count)
-
-
-def forecast_batch_ns(cost: BatchCost, workers: int, cores: float) -> float:
-    """Time from one batch to the next, in ns, if nothing but loading runs.
-
-    Without workers, this is the time to make a batch. With workers, the slowest of three sets the pace: a worker's
-    share, the cores that all of them compute on, and the main process that takes the batches.
-
-    >>> cost = BatchCost(fetch_ns=80e6, fetch_cpu_ns=0.0, collate_ns=0.0)
-    >>> [forecast_batch_ns(cost, workers, 2.0) / 1e6 for workers in (0, 1, 2, 4)]
-    [80.0, 80.0, 40.0, 20.0]
-    """
-    work = cost.work
-    if workers == 0:
-        return work.wall_ns
-    computing = min(float(workers), cores)
-    crowded = (cost.crowding_ratio - 1.0) * (computing - 1.0) / (cores - 1.0) if cores > 1 else 0.0
-    cpu_ns = (work.cpu_ns + cost.send_ns) * (1.0 + max(0.0, crowded))
-    share_ns = (work.wall_ns - work.cpu_ns + cpu_ns) / workers
-    return max(share_ns, (cpu_ns + cost.receive_ns) / max(1.0, cores), cost.receive_ns)
 
 
 def simulate_workers(

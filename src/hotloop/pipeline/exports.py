@@ -24,16 +24,12 @@ END_S = 1.0
 """All that the end of a run waits for its exports, together."""
 
 
-def open_targets(
-    wishes: Sequence[str], variables: Mapping[str, str], *, emit: Callable[[str], None]
-) -> dict[str, Exporter]:
-    """The targets of ``TARGET=WHERE`` and those that the environment asks for, opened, by name.
+def open_targets(wishes: Sequence[str], variables: Mapping[str, str]) -> dict[str, Exporter]:
+    """The targets of ``TARGET=WHERE``, opened, by name.
 
-    Raises UsageError for a target that is not known, or cannot be opened; the others are closed then. Where only the
-    environment asks for one, the training goes on without it, and ``emit`` gets the reason.
+    Raises UsageError for a target that is not known, or cannot be opened; the others are closed then.
     """
     opened: dict[str, Exporter] = {}
-
     try:
         for wish in wishes:
             target, _, where = wish.partition("=")
@@ -45,13 +41,6 @@ def open_targets(
         for exporter in opened.values():
             exporter.close()
         raise
-    named = {wish.partition("=")[0] for wish in wishes}
-    for target, one in TARGETS.items():
-        if target not in named and one.is_asked(variables):
-            try:
-                opened[target] = Exporter(target, one.open("", variables))
-            except UsageError as error:
-                emit(f"not exported: {error}")
     return opened
 
 

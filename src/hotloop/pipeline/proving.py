@@ -140,7 +140,6 @@ def _run(bench: Bench, variant: ProofVariant, limits: TrialLimits, name: str, *,
             one_time_ns=None,
             losses_unseen="no training was seen",
             norms_unseen="no training was seen",
-            duration_s=ran.duration_s,
         )
         return replace(ran, measured=whole)
     if ran.measured is not None and name != "observed":

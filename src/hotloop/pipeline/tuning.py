@@ -81,7 +81,6 @@ def tune_command(
             budget=budget,
             emit=emit,
             process_s=ran.duration_s,
-            price_per_hour=request.price_per_hour,
         )
         attempt = TuningAttempt(
             study=study,

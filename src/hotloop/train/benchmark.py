@@ -1,8 +1,7 @@
 """A model, its batches and an optimizer -> the time of data, forward, backward, optimizer and full step, each alone.
 
 Everything that the measurement changes is put back, bit for bit: weights, gradients, buffers, optimizer state, random
-states, modes and the loader. The file is self-contained (no other hotloop module): a probe loads it in the user's
-Python.
+states, modes and the loader.
 """
 
 from __future__ import annotations
@@ -19,6 +18,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+
+from hotloop.change.apply.device_batches import leaves, move_batch
 
 FEWEST_BLOCKS = 3
 KEPT_BATCHES = 4
@@ -108,7 +109,7 @@ def _measure(
 ) -> TrainingBenchmark:
     data = _Batches(loader)
     raw = [data.take() for _ in range(KEPT_BATCHES)]
-    batches = itertools.cycle([move(batch, device) for batch in raw])
+    batches = itertools.cycle([_move(batch, device) for batch in raw])
 
     def compute_loss(take: Callable[[], Any] = batches.__next__) -> Any:
         return loss_of(model, take(), loss)
@@ -169,12 +170,12 @@ def _list_parts(
 
     parts: dict[str, Callable[[], int]] = {"data": lambda: clock.time(data.take)}
     if device.type != "cpu":
-        parts["copy to device"] = lambda: clock.time(lambda: move(first, device))
+        parts["copy to device"] = lambda: clock.time(lambda: _move(first, device))
     parts |= {"forward": lambda: clock.time(compute_loss), "backward": time_backward, "optimizer": time_optimizer}
     parts["compute"] = lambda: clock.time(train)
     if is_parallel:
         parts["compute without sync"] = time_without_sync
-    parts["whole step"] = lambda: clock.time(lambda: train(lambda: move(data.take(), device)))
+    parts["whole step"] = lambda: clock.time(lambda: train(lambda: _move(data.take(), device)))
     return parts
 
 
@@ -308,34 +309,18 @@ def loss_of(model: Any, batch: Any, loss: Callable[[Any, Any], Any] | None) -> A
 
 
 def _mean_square(output: Any) -> Any:
-    found = [t for t in _tensors(output) if isinstance(t, torch.Tensor) and t.is_floating_point() and t.requires_grad]
+    found = [t for t in leaves(output) if isinstance(t, torch.Tensor) and t.is_floating_point() and t.requires_grad]
     if not found:
         raise ValueError(f"the model's output ({type(output).__name__}) contains no tensor with gradients; give a loss")
     return sum(t.float().square().mean() for t in found)
 
 
-def _tensors(value: Any) -> Iterator[Any]:
-    if isinstance(value, dict):
-        value = list(value.values())
-    if isinstance(value, (list, tuple)):
-        for one in value:
-            yield from _tensors(one)
-    else:
-        yield value
-
-
-def move(value: Any, device: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: move(one, device) for key, one in value.items()}
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(move(one, device) for one in value))
-    if isinstance(value, (list, tuple)):
-        return type(value)(move(one, device) for one in value)
-    return value.to(device, non_blocking=True) if hasattr(value, "to") else value
+def _move(batch: Any, device: Any) -> Any:
+    return move_batch(batch, lambda leaf: leaf.to(device, non_blocking=True))
 
 
 def _batch_size(batch: Any) -> int | None:
-    first = next((t for t in _tensors(batch) if hasattr(t, "shape") and len(t.shape) > 0), None)
+    first = next((t for t in leaves(batch) if hasattr(t, "shape") and len(t.shape) > 0), None)
     return None if first is None else int(first.shape[0])
 
 

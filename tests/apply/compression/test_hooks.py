@@ -1,8 +1,5 @@
 """Two gloo ranks, many buckets: replicas stay equal, bad gradients arrive everywhere, checkpoints go on bit for bit."""
 
-import json
-import subprocess
-import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -11,20 +8,15 @@ import pytest
 import torch
 
 from hotloop.change.apply.compression.hooks import after, wait_for_release
+from tests.apply.ranks import run_ranks
 
-TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
 NAMES = ("bf16", "fp16", "int8", "topk", "topk_momentum", "powersgd", "topk_warm", "powersgd_warm")
 KEEPING = ("int8", "topk", "topk_momentum", "powersgd", "topk_warm", "powersgd_warm")
 
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    out = tmp_path_factory.mktemp("hooks") / "found.json"
-    script = Path(__file__).with_name("hook_ranks.py")
-    done = subprocess.run([*TORCHRUN, script, out], capture_output=True, text=True, timeout=180)
-    assert done.returncode == 0, done.stderr
-    result: dict[str, Any] = json.loads(out.read_text())
-    return result
+    return run_ranks(Path(__file__).with_name("hook_ranks.py"), tmp_path_factory.mktemp("hooks"))
 
 
 @pytest.mark.parametrize("name", NAMES)

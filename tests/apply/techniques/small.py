@@ -7,7 +7,9 @@ from typing import Any
 
 import torch
 
+from hotloop.change.apply import TECHNIQUES
 from hotloop.change.apply.api import AppliedStrategy, apply_strategy
+from hotloop.change.apply.applier import Applier, make_context
 from hotloop.core.strategy import Choice, Strategy
 
 
@@ -52,6 +54,21 @@ def apply_one(technique: str, settings: dict[str, Any] | None = None, **objects:
 
 def statuses(applied: AppliedStrategy) -> list[str]:
     return [record.status for record in applied.records]
+
+
+def said(applied: AppliedStrategy) -> list[tuple[str, str]]:
+    """Status and detail of all records, those of later steps among them."""
+    return [(record.status, record.detail) for record in applied.applier.records]
+
+
+def outside(technique: str, **settings: Any) -> Applier:
+    """The technique as on an unmodified script."""
+    strategy = strategy_of(technique, **settings)
+    return Applier(strategy, TECHNIQUES, make_context(strategy, from_outside=True))
+
+
+def sgd(model: Any) -> Any:
+    return torch.optim.SGD(model.parameters(), lr=0.1)
 
 
 def train(model: Any, optimizer: Any, steps: int = 10, width: int = 16) -> list[Any]:

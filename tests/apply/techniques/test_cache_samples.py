@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 from hotloop.change.apply.api import AppliedStrategy
 from hotloop.change.apply.loader_samples import alike
 
-from .small import apply_one
+from .small import apply_one, said
 
 COUNT = 20
 
@@ -109,10 +109,6 @@ def apply_cache(loader: Any, **settings: Any) -> AppliedStrategy:
     return apply_one("cache-samples", settings, loader=loader)
 
 
-def told(applied: AppliedStrategy) -> list[tuple[str, str]]:
-    return [(record.status, record.detail) for record in applied.applier.records]
-
-
 def epoch_of(loader: Any) -> list[Any]:
     return list(loader)
 
@@ -126,7 +122,7 @@ def test_later_epochs_have_the_same_bits_and_read_almost_nothing(
     data = kind(log)
     loader = make_loader(data, num_workers=workers)
     applied = apply_cache(loader)
-    assert told(applied)[0][0] == "applied"
+    assert said(applied)[0][0] == "applied"
     assert applied.records[0].numerics == "exact"
     first = epoch_of(loader)
     before = reads_of(log)
@@ -169,7 +165,7 @@ def test_a_data_set_whose_own_samples_are_changed_in_place_is_not_kept(log: Path
                 sample.add_(1)  # into the data set's own memory
                 if applied is not None:
                     applied.after_step()
-        return seen, [] if applied is None else told(applied)
+        return seen, [] if applied is None else said(applied)
 
     plain, _ = run(False)
     treated, records = run(True)
@@ -192,7 +188,7 @@ def test_refusals(make: Callable[[Path], Any], why: str, log: Path) -> None:
     data = make(log)
     kind = type(data)
     loader = make_loader(data, collate_fn=list)
-    ((status, reason),) = told(apply_cache(loader))
+    ((status, reason),) = said(apply_cache(loader))
     assert (status, reason.replace("tests.apply.techniques.", "")) == ("not applicable", why)
     assert type(data) is kind
 
@@ -204,7 +200,7 @@ def test_a_data_set_for_each_epoch_is_given_up_once(log: Path) -> None:
         applied.applier.loader_built(loader)
         epoch_of(loader)
         applied.after_step()
-    assert [status for status, _ in told(applied)] == ["applied", "not applicable"]
+    assert [status for status, _ in said(applied)] == ["applied", "not applicable"]
 
 
 def test_the_end_in_a_worker_reaches_the_training(log: Path) -> None:
@@ -243,7 +239,7 @@ def test_a_file_opened_at_the_first_read_is_no_change(log: Path) -> None:
     for _ in range(3):
         epoch_of(loader)
     applied.after_step()
-    assert [status for status, _ in told(applied)] == ["applied"]
+    assert [status for status, _ in said(applied)] == ["applied"]
 
 
 def test_samples_as_quick_to_read_as_to_copy_are_not_kept(log: Path) -> None:
@@ -251,7 +247,7 @@ def test_samples_as_quick_to_read_as_to_copy_are_not_kept(log: Path) -> None:
     applied = apply_cache(loader)
     epoch_of(loader)
     applied.after_step()
-    assert "copied from the cache in" in told(applied)[-1][1]
+    assert "copied from the cache in" in said(applied)[-1][1]
 
 
 def test_the_object_looks_and_copies_as_before(log: Path) -> None:
@@ -270,7 +266,7 @@ def test_the_object_looks_and_copies_as_before(log: Path) -> None:
 def test_a_full_cache_reads_the_rest_as_before(log: Path) -> None:
     loader = make_loader(Slow(log))
     applied = apply_cache(loader, most_bytes=9 * (1 << 17))
-    assert "of which about" in told(applied)[0][1]
+    assert "of which about" in said(applied)[0][1]
     first = epoch_of(loader)
     before = reads_of(log)
     assert alike(first, epoch_of(loader))

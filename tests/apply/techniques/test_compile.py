@@ -16,7 +16,7 @@ from hotloop.change.apply.api import apply_strategy
 from hotloop.change.apply.applier import Applier, make_context
 from hotloop.core.strategy import Choice, Strategy
 
-from .small import Net, apply_one, is_close, make_net, statuses, strategy_of, train
+from .small import Net, apply_one, is_close, make_net, outside, sgd, statuses, train
 
 EAGER = {"backend": "aot_eager"}
 pytestmark = [  # what torch itself warns of while it loads and traces
@@ -40,10 +40,6 @@ def without_dropout(model: Any) -> Any:
         if isinstance(part, torch.nn.Dropout):
             part.p = 0.0
     return model
-
-
-def sgd(model: Any) -> Any:
-    return torch.optim.SGD(model.parameters(), lr=0.1)
 
 
 @pytest.mark.parametrize("settings", [{}, {"regional": True}, {"regional": True, "block": "Linear"}, {"dynamic": True}])
@@ -128,8 +124,7 @@ def test_a_model_that_the_script_compiles_is_left_alone(compile_it: Any) -> None
 
 def test_a_model_called_inside_a_compiled_function_is_left_alone() -> None:
     model = make_net()
-    strategy = strategy_of("compile-model", **EAGER)
-    applier = Applier(strategy, TECHNIQUES, make_context(strategy, from_outside=True))
+    applier = outside("compile-model", **EAGER)
 
     @torch._dynamo.disable
     def meet() -> None:

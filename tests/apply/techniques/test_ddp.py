@@ -13,8 +13,8 @@ from hotloop.change.apply import TECHNIQUES
 from hotloop.change.apply.applier import Applier, make_context
 from hotloop.change.apply.compression import METHODS
 from hotloop.core.strategy import Choice, Strategy
+from tests.apply.ranks import TORCHRUN, run_ranks
 
-TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
 HOTLOOP = (sys.executable, "-m", "hotloop")
 TOLERANCE = 1e-6
 """Of the largest parameter, after up to 24 steps in float32: sums in another order."""
@@ -25,12 +25,7 @@ ROUNDED = {"bf16": 2**-7, "fp16": 2**-10, "int8": 2**-6}
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    out = tmp_path_factory.mktemp("ranks") / "found.json"
-    script = Path(__file__).with_name("ddp_ranks.py")
-    done = subprocess.run([*TORCHRUN, script, out], capture_output=True, text=True, timeout=180)
-    assert done.returncode == 0, done.stderr
-    result: dict[str, Any] = json.loads(out.read_text())
-    return result
+    return run_ranks(Path(__file__).with_name("ddp_ranks.py"), tmp_path_factory.mktemp("ranks"))
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 import torch
 
-from hotloop.change.apply.api import apply_strategy
 from hotloop.change.apply.techniques.pinned_memory import wait_for_no_copy
-from hotloop.core.strategy import Choice, Strategy
+
+from .small import apply_one
 
 
 class FakeTensor:
@@ -18,15 +18,9 @@ class FakeTensor:
         return self.pinned
 
 
-def apply(technique: str, **settings: Any) -> Any:
-    loader = torch.utils.data.DataLoader(range(4))  # type: ignore[arg-type]
-    strategy = Strategy(choices=(Choice(technique=technique, settings=settings),))
-    return apply_strategy(strategy, loader=loader), loader
-
-
 def test_without_an_accelerator_there_is_nothing_to_copy_to(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
-    applied, loader = apply("pinned-memory")
+    applied, loader = pinned_loader(range(4))
     assert applied.loader is loader
     assert loader.pin_memory is False
 
@@ -39,8 +33,7 @@ def _accelerator(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def pinned_loader(data: Any, **options: Any) -> Any:
     loader = torch.utils.data.DataLoader(data, batch_size=2, **options)
-    strategy = Strategy(choices=(Choice(technique="pinned-memory", settings={}),))
-    return apply_strategy(strategy, loader=loader), loader
+    return apply_one("pinned-memory", loader=loader), loader
 
 
 @pytest.mark.usefixtures("_accelerator")

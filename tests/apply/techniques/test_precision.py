@@ -11,16 +11,8 @@ import pytest
 import torch
 from torch import nn
 
-from hotloop.change.apply.api import AppliedStrategy, apply_strategy
-from hotloop.core.strategy import Choice, Strategy
-
-
-def apply(technique: str, settings: Any = None, **objects: Any) -> AppliedStrategy:
-    return apply_strategy(Strategy(choices=(Choice(technique=technique, settings=settings or {}),)), **objects)
-
-
-def said(applied: AppliedStrategy) -> list[tuple[str, str]]:
-    return [(one.status, one.detail) for one in applied.applier.records]
+from .small import apply_one as apply
+from .small import said
 
 
 def small_model() -> nn.Module:

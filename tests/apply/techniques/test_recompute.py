@@ -11,14 +11,10 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from hotloop.change.apply import TECHNIQUES
-from hotloop.change.apply.applier import Applier, make_context
+from hotloop.change.apply.applier import make_context
 from hotloop.change.apply.techniques.offload import offload
 
-from .small import Block, Net, apply_one, is_equal, make_net, statuses, strategy_of, train
-
-
-def sgd(model: Any) -> Any:
-    return torch.optim.SGD(model.parameters(), lr=0.1)
+from .small import Block, Net, apply_one, is_equal, make_net, outside, sgd, statuses, strategy_of, train
 
 
 def saved_bytes(model: Any) -> int:
@@ -99,8 +95,7 @@ def test_a_block_that_would_act_twice_is_found_in_its_first_call(block: Any, wha
     expected = train(plain, sgd(plain))
     random.seed(0)
     model = make_net(block=block)
-    strategy = strategy_of("activation-checkpointing")
-    applier = Applier(strategy, TECHNIQUES, make_context(strategy, from_outside=True))
+    applier = outside("activation-checkpointing")
     applier.model_met(model)
     assert is_equal(train(model, sgd(model)), expected)
     assert [record.status for record in applier.records] == ["applied", "not applicable"]
@@ -175,8 +170,7 @@ def keep_activations(**options: Any) -> tuple[Any, list[Any]]:
     torch.manual_seed(0)
     model = Checkpointed()
     model.options = options
-    strategy = strategy_of("keep-activations")
-    applier = Applier(strategy, TECHNIQUES, make_context(strategy, from_outside=True))
+    applier = outside("keep-activations")
     model.call = _change_calls(applier, "torch.utils.checkpoint:checkpoint")(checkpoint)
     return model, applier.records
 

@@ -1,8 +1,5 @@
 """Two gloo ranks: shared-out optimizer state, sharded models and micro-batches train as the plain ones do."""
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,18 +8,12 @@ import torch
 
 from hotloop.change.apply.techniques.sharding import find_blocks
 from hotloop.train.accumulate import micro_batches
-
-TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+from tests.apply.ranks import run_ranks
 
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    out = tmp_path_factory.mktemp("ranks") / "found.json"
-    script = Path(__file__).with_name("sharding_ranks.py")
-    done = subprocess.run([*TORCHRUN, script, out], capture_output=True, text=True, timeout=180)
-    assert done.returncode == 0, done.stderr
-    result: dict[str, Any] = json.loads(out.read_text())
-    return result
+    return run_ranks(Path(__file__).with_name("sharding_ranks.py"), tmp_path_factory.mktemp("ranks"))
 
 
 @pytest.mark.parametrize("scenario", ["adamw", "fused", "momentum"])

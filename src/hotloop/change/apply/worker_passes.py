@@ -39,10 +39,28 @@ def start_method(loader: Any) -> str:
     return str(chosen or "fork")
 
 
-class WorkerPasses:
-    """Makes the iterators of one loader; it replaces the loader's ``_get_iterator``.
+class _IteratorMaker:
+    """Replaces a loader's ``_get_iterator``. A pickle or a deep copy of the loader drops it and has torch's own."""
 
-    A pickle or a deep copy of the loader drops it and has torch's own workers. ``was_local`` says that the
+    def __init__(self, loader: Any) -> None:
+        self._loader = weakref.ref(loader)
+
+    def find_loader(self) -> Any:
+        loader = self._loader()
+        if loader is None:
+            raise RuntimeError(
+                "the DataLoader of this iterator no longer exists; iterate over the original, not over a copy"
+            )
+        return loader
+
+    def __reduce__(self) -> Any:
+        return (getattr, (self._loader(), "_get_iterator"))
+
+
+class WorkerPasses(_IteratorMaker):
+    """Makes the iterators of one loader.
+
+    ``was_local`` says that the
     script loads in the main process: then passes without gradients (validation) still do, and so does whatever the
     workers cannot do in exactly the same way. ``emit(why)`` is called when that is so for all later passes.
     """
@@ -58,7 +76,7 @@ class WorkerPasses:
         niceness: int = 0,
         emit: Callable[[str], None] = lambda why: None,
     ) -> None:
-        self._loader = weakref.ref(loader)
+        super().__init__(loader)
         self.persistent = persistent
         self.num_workers = num_workers
         self.was_local = loader.num_workers == 0
@@ -72,15 +90,7 @@ class WorkerPasses:
         self._built_print: Any = fingerprint(loader.dataset)
 
     def __call__(self) -> Any:
-        loader = self._loader()
-        if loader is None:
-            raise RuntimeError(
-                "the DataLoader of this iterator no longer exists; iterate over the original, not over a copy"
-            )
-        return Pass(loader, self)
-
-    def __reduce__(self) -> Any:
-        return (getattr, (self._loader(), "_get_iterator"))
+        return Pass(self.find_loader(), self)
 
     def acquire(self, taker: Pass, loader: Any) -> _Pool | None:
         """A pool for one pass; None when the pass has to fetch in the main process."""
@@ -390,25 +400,18 @@ def lower_priority(iterator: Any, niceness: int) -> None:
             continue
 
 
-class LowPriority:
-    """Replaces a loader's ``_get_iterator``: torch's own workers, at a lower priority."""
+class LowPriority(_IteratorMaker):
+    """Torch's own workers, at a lower priority."""
 
     def __init__(self, loader: Any, niceness: int) -> None:
-        self._loader = weakref.ref(loader)
+        super().__init__(loader)
         self._niceness = niceness
 
     def __call__(self) -> Any:
-        loader = self._loader()
-        if loader is None:
-            raise RuntimeError(
-                "the DataLoader of this iterator no longer exists; iterate over the original, not over a copy"
-            )
+        loader = self.find_loader()
         iterator = type(loader)._get_iterator(loader)
         lower_priority(iterator, self._niceness)
         return iterator
-
-    def __reduce__(self) -> Any:
-        return (getattr, (self._loader(), "_get_iterator"))
 
 
 def give_workers(

@@ -14,10 +14,10 @@ from hotloop.core.techniques import Technique
 from hotloop.core.tuning import PatchCheck, TrialVerdict
 
 from . import goals, statistics
-from .goals import MEMORY, PARETO
+from .goals import MEMORY
 from .patch import CANNOT_TELL, NOT_CHECKED, NOT_REPRODUCED, REPRODUCED, Patch, make_patch
 from .referee import SideFailed, run_pairs
-from .search import Candidate, Room, add_memory_candidates, find_candidates, leave_out_unjudged, trial_s
+from .search import Candidate, find_candidates, list_memory_candidates
 from .study import CodeChanged, Progress, Request, Study, TuneError
 from .trials import LOST, OK, AttachTrial, Bench, Budget, Ran, pick_unit, run_trial
 from .tuner import (
@@ -171,7 +171,7 @@ Search = Callable[[TuningAttempt], None]
 
 
 def try_findings(attempt: TuningAttempt) -> None:
-    """The fixes of the findings; under the goals memory and pareto also what saves memory."""
+    """The fixes of the findings; under the goal memory what saves memory."""
     candidates = _choose_candidates(attempt)
     attempt.campaign.emit(_describe_plan(candidates, attempt.study.limits.steps))
     tune_candidates(attempt.campaign, candidates, [attempt.observed])
@@ -262,17 +262,12 @@ def _choose_candidates(attempt: TuningAttempt) -> tuple[Candidate, ...]:
     candidates = find_candidates(
         attempt.report.findings, attempt.techniques, campaign.check, attempt.study.bench.plan.source
     )
-    steps = attempt.study.limits.steps or 0
-    process_s, now_s = trial_s(attempt.observed, steps), campaign.clock_s()
-    room = Room(steps=steps, process_s=process_s, now_s=now_s, budget=campaign.budget)
-    candidates = leave_out_unjudged(candidates, attempt.report.findings, room)
-    if campaign.goal not in (MEMORY, PARETO):
+    if campaign.goal != MEMORY:
         return candidates
-    return add_memory_candidates(
+    return list_memory_candidates(
         candidates,
         attempt.techniques,
         campaign.check,
-        goal=campaign.goal,
         rank_count=attempt.observed.rank_count or 1,
         has_accelerator=any(rank.memory.allocated_bytes is not None for rank in attempt.report.ranks),
     )

@@ -1,14 +1,13 @@
-"""Pairs of processes and a goal -> a comparison of time, memory or cost; several of them -> which are worth choosing.
+"""Pairs of processes and a goal -> a comparison of time or memory.
 
-Speed and memory are judged by the same statistics: a pair's log ratio, an interval that holds at every look. With the
-goal pareto every candidate is compared twice, each time at half of its level, so that both intervals hold together.
+Both are judged by the same statistics: a pair's log ratio, an interval that holds at every look.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 from hotloop.core.findings import Value
@@ -18,42 +17,14 @@ from hotloop.core.tuning import TrialVerdict
 from . import statistics
 from .trials import pick_unit, time_per_unit
 
-SPEED, MEMORY, PARETO, COST = "speed", "memory", "pareto", "cost"
-GOALS = (SPEED, MEMORY, PARETO, COST)
+SPEED, MEMORY = "speed", "memory"
 MOST_UNEQUAL_RATIO = 1.02
 """Sides whose samples per step differ by at most this do equal work per step."""
 NO_WORSE_RATIO = 1.0 - statistics.SAME_WITHIN_RATIO
 """A ratio whose lower bound is at least this counts as no loss."""
 
-FRONT, OPEN, DOMINATED = "front", "cannot tell", "dominated"
-"""The standing of a candidate: nothing is better in both; something may be; something is."""
-
-UNCHANGED = "unchanged"
 CROWDING = "the CPU use of other programs"
 PACE = "machine speed (reference workload between steps)"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GoalPoint:
-    """A candidate's speedup and memory saving, both ratios above 1 where it is better, with bounds that hold together.
-
-    ``is_adoptable`` is False where its numbers could not be judged: it is shown, and never chosen.
-    """
-
-    id: str
-    speed: tuple[float, float, float]
-    """Ratio, lower and upper bound."""
-    memory: tuple[float, float, float]
-    is_adoptable: bool = True
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
-    """``by`` names what dominates a dominated point, or may dominate an open point."""
-
-    point: GoalPoint
-    standing: str
-    by: str = ""
 
 
 def compare_speed(
@@ -62,15 +33,14 @@ def compare_speed(
     all_baseline: Sequence[Measurement],
     *,
     level: float,
-    price_ratio: float = 1.0,
 ) -> statistics.PairComparison:
-    """Time per unit of work of both sides; with a ratio of the prices of their hours, what it costs."""
+    """Time per unit of work of both sides."""
     unit = pick_unit([*baseline, *own]) if own else "step"
     # The pace is measured with all compute threads: it counts only where every process has as many.
     has_pace = len({one.threads_count for one in (*baseline, *own, *all_baseline)}) == 1
     ways = (_CROWDING, _PACE) if has_pace else (_CROWDING,)
     time_of = partial(time_per_unit, unit=unit)
-    found = _compare(baseline, own, all_baseline, time_of, ways, level=level, price_ratio=price_ratio)
+    found = _compare(baseline, own, all_baseline, time_of, ways, level=level)
     if unit != "step" and any(one.work_drifts for one in (*baseline, *own)):
         # Part of a step's time does not grow with its work: other steps have another time per unit, whatever the code.
         why = f"the number of {unit}s per step drifts during the run, and the two sides measured different steps"
@@ -86,9 +56,8 @@ def compare_whole_runs(
     all_baseline: Sequence[Measurement],
     *,
     level: float,
-    price_ratio: float = 1.0,
 ) -> statistics.PairComparison:
-    """Time of both sides from the first step on, warm-up included; with a ratio of prices, what it costs.
+    """Time of both sides from the first step on, warm-up included.
 
     Every process trains the same number of steps: a cost that each start pays once is compared over these.
     """
@@ -103,7 +72,7 @@ def compare_whole_runs(
         why = "a step has different numbers of samples on the two sides, so their total times cannot be compared"
     if why:
         return replace(statistics.compare([], [], level=level), reason=why, decided=True)
-    return _compare(baseline, own, all_baseline, whole_time, (_WHOLE_CROWDING,), level=level, price_ratio=price_ratio)
+    return _compare(baseline, own, all_baseline, whole_time, (_WHOLE_CROWDING,), level=level)
 
 
 def whole_time(one: Measurement) -> float:
@@ -121,7 +90,6 @@ def _compare(
     ways: Sequence[tuple[str, Callable[[Measurement], float | None]]] = (),
     *,
     level: float,
-    price_ratio: float = 1.0,
 ) -> statistics.PairComparison:
     """Pairs by a value of each process, at equal values of those ``ways`` to see the machine that all of them know."""
     covariates = []
@@ -139,7 +107,7 @@ def _compare(
             )
     return statistics.compare(
         [value_of(one) for one in baseline],
-        [price_ratio * value_of(one) for one in own],
+        [value_of(one) for one in own],
         level=level,
         noise=statistics.noise_of([value_of(one) for one in all_baseline]),
         covariates=covariates,
@@ -184,104 +152,12 @@ def peak_of(one: Measurement) -> float:
 
 def word_verdict(goal: str, verdict: TrialVerdict) -> TrialVerdict:
     """``faster`` and ``slower`` in the words of the goal."""
-    words = {
-        MEMORY: {TrialVerdict.FASTER: TrialVerdict.SMALLER, TrialVerdict.SLOWER: TrialVerdict.LARGER},
-        COST: {TrialVerdict.FASTER: TrialVerdict.CHEAPER, TrialVerdict.SLOWER: TrialVerdict.COSTLIER},
-    }
-    return words.get(goal, {}).get(verdict, verdict)
+    if goal != MEMORY:
+        return verdict
+    return {TrialVerdict.FASTER: TrialVerdict.SMALLER, TrialVerdict.SLOWER: TrialVerdict.LARGER}.get(verdict, verdict)
 
 
-# -- pareto ------------------------------------------------------------------------------------------------------------
-
-
-def rank_points(points: Sequence[GoalPoint]) -> tuple[Standing, ...]:
-    """The standing of each point among all and the unchanged command (a point without error: it is the reference).
-
-    A point is dominated when another is better in one ratio beyond both intervals, and in the other one at worst 2 %
-    below. Where only the estimates say so, it is open: more pairs could decide it.
-    """
-    everything = [GoalPoint(id=UNCHANGED, speed=(1.0, 1.0, 1.0), memory=(1.0, 1.0, 1.0)), *points]
-    found = []
-    for point in everything:
-        others = [other for other in everything if other is not point]
-        surely = next((other for other in others if _is_surely_better(other, point)), None)
-        maybe = next((other for other in others if _looks_better(other, point)), None)
-        if surely is not None:
-            found.append(Standing(point=point, standing=DOMINATED, by=surely.id))
-        elif maybe is not None:
-            found.append(Standing(point=point, standing=OPEN, by=maybe.id))
-        else:
-            found.append(Standing(point=point, standing=FRONT))
-    return tuple(found)
-
-
-def _is_surely_better(a: GoalPoint, b: GoalPoint) -> bool:
-    """``a`` over ``b``: better in one beyond the intervals, and no worse in the other."""
-    better = [mine[1] > theirs[2] for mine, theirs in ((a.speed, b.speed), (a.memory, b.memory))]
-    no_worse = [mine[1] >= NO_WORSE_RATIO * theirs[2] for mine, theirs in ((a.speed, b.speed), (a.memory, b.memory))]
-    # More is won than the tolerance gives away: else two points within it could each dominate the other.
-    gain = a.speed[1] * a.memory[1] > b.speed[2] * b.memory[2]
-    return any(better) and all(no_worse) and gain
-
-
-def _looks_better(a: GoalPoint, b: GoalPoint) -> bool:
-    """Judged by the estimates alone; differences too small to matter make nothing better."""
-    enough = 1.0 + statistics.SMALLEST_EFFECT_RATIO
-    better = [mine[0] >= enough * theirs[0] for mine, theirs in ((a.speed, b.speed), (a.memory, b.memory))]
-    no_worse = [mine[0] * enough >= theirs[0] for mine, theirs in ((a.speed, b.speed), (a.memory, b.memory))]
-    return any(better) and all(no_worse) and a.speed[0] * a.memory[0] > b.speed[0] * b.memory[0]
-
-
-def is_free_gain(speed: statistics.PairComparison, memory: statistics.PairComparison) -> bool:
-    """Proven better in one of both, and shown to be no worse in the other."""
-    both = (speed, memory)
-    return any(one.verdict is TrialVerdict.FASTER for one in both) and all(
-        one.verdict is TrialVerdict.FASTER or (one.low_ratio is not None and one.low_ratio >= NO_WORSE_RATIO)
-        for one in both
-    )
-
-
-def choose_point(standings: Sequence[Standing], free: Sequence[str]) -> tuple[str | None, str]:
-    """The id to write down (None for nothing) and why, in one sentence.
-
-    ``free`` are the ids that improve something and are shown to worsen nothing. A trade of speed for memory is up to
-    the reader.
-    """
-    if all(one.point.id == UNCHANGED for one in standings):
-        return None, f"no candidate was compared in at least {statistics.LEAST_PAIRS} pairs of processes"
-    front = [one.point for one in standings if one.standing == FRONT]
-    candidates = [one.point for one in standings if one.standing != DOMINATED and one.point.id in free]
-    if candidates:
-        best = max(candidates, key=lambda one: (one.speed[0], one.memory[0], one.id))
-        others = [one.id for one in candidates if one is not best]
-        rank = f"; it is the fastest of {len(candidates)} such candidates" if others else ""
-        return best.id, f"{best.id} improves speed or memory and is proven not to worsen the other{rank}"
-    trades = [one.id for one in front if one.id != UNCHANGED and one.is_adoptable]
-    if trades:
-        return None, (
-            "no candidate is proven to improve speed or memory without worsening the other; possible "
-            f"trade-offs to choose from: {', '.join(trades)}"
-        )
-    return None, "no candidate is better than the reference in speed or memory"
-
-
-def standing_to_mapping(one: Standing, reference: str) -> dict[str, Value]:
-    """The standings in the report's form; ``reference`` is the name of what all are compared with."""
-    speed, memory = one.point.speed, one.point.memory
-    return {
-        "id": reference if one.point.id == UNCHANGED else one.point.id,
-        "standing": one.standing,
-        "by": reference if one.by == UNCHANGED else one.by or None,
-        "speedup_ratio": speed[0],
-        "speedup_low_ratio": speed[1],
-        "speedup_high_ratio": speed[2],
-        "saving_ratio": memory[0],
-        "saving_low_ratio": memory[1],
-        "saving_high_ratio": memory[2],
-    }
-
-
-# -- what was measured, and what it costs ------------------------------------------------------------------------------
+# -- what was measured -------------------------------------------------------------------------------------------------
 
 
 def describe_measured(own: Sequence[Measurement]) -> dict[str, Value]:
@@ -306,24 +182,10 @@ def describe_measured(own: Sequence[Measurement]) -> dict[str, Value]:
     }
 
 
-def describe_cost(measured: Mapping[str, Value], price_per_hour: float) -> dict[str, Value]:
-    """The cost of work at an hourly price, from an arm's means; without the time before steps are steady."""
-    per_ns = price_per_hour / 3.6e12
-    step_ns, samples, tokens = (measured.get(key) for key in ("step_ns", "samples_per_s", "tokens_per_s"))
-    if not isinstance(step_ns, float):
-        return {}
+def peaks_to_mapping(found: statistics.PairComparison) -> dict[str, Value]:
+    """A comparison of peaks in the report's form, next to the trial's own."""
     return {
-        "price_per_hour": price_per_hour,
-        "per_1000_steps": 1000 * step_ns * per_ns,
-        "per_million_samples": 1e15 / samples * per_ns if isinstance(samples, float) and samples else None,
-        "per_million_tokens": 1e15 / tokens * per_ns if isinstance(tokens, float) and tokens else None,
-    }
-
-
-def comparison_to_mapping(goal: str, found: statistics.PairComparison) -> dict[str, Value]:
-    """A comparison in the report's form, next to the trial's own."""
-    return {
-        "verdict": word_verdict(goal, found.verdict).value,
+        "verdict": word_verdict(MEMORY, found.verdict).value,
         "reason": found.reason,
         "n": found.n,
         "saving_ratio": found.speedup_ratio,

@@ -38,7 +38,6 @@ from hotloop.core.tuning import TrialVerdict
 
 from . import statistics
 from .attempt import TuningAttempt
-from .goals import COST
 from .quality import ORDER
 from .search import BASELINE, Candidate, Check
 from .study import Progress, Request, Study, TuneError
@@ -76,7 +75,6 @@ class Configuration:
     variables: Mapping[str, str] = field(default_factory=dict)
     numerics: Numerics | None = None
     """Effect of a changed launch on the numbers; None: the techniques', or ``resampled`` for a changed launch."""
-    price_per_hour: float | None = None
     why_not: str = ""
 
     @property
@@ -105,7 +103,6 @@ class _Row(msgspec.Struct, kw_only=True):
     arguments: tuple[Word, ...] = ()
     variables: dict[VariableName, Word] = {}
     numerics: Numerics | None = None
-    price_per_hour: Annotated[float, msgspec.Meta(gt=0, lt=1e9)] | None = None
 
 
 def load_matrix(name: str, check: Check) -> tuple[Configuration, ...]:
@@ -186,7 +183,6 @@ def _read_row(row: Mapping[str, Any], check: Check, place: str) -> Configuration
         arguments=one.arguments,
         variables=one.variables,
         numerics=one.numerics,
-        price_per_hour=one.price_per_hour,
     )
 
 
@@ -296,18 +292,6 @@ def declare_candidates(
     )
 
 
-def price_ratios(configurations: Sequence[Configuration], price_per_hour: float | None) -> dict[str, float | None]:
-    """Price of an hour of every other configuration over the first one's; None where it has none.
-
-    ``price_per_hour`` is that of configurations without a price of their own.
-    """
-    first, *others = [one.price_per_hour or price_per_hour for one in configurations]
-    if first is None:
-        return {}
-    names = [one.name for one in configurations[1:]]
-    return {name: None if price is None else price / first for name, price in zip(names, others, strict=True)}
-
-
 def measure_declared(
     campaign: Campaign,
     candidates: Sequence[Candidate],
@@ -387,16 +371,6 @@ def _counts_work(one: Measurement) -> bool:
     return bool(one.samples_per_step) or bool(one.tokens_per_step)
 
 
-def check_prices(rows: Sequence[Configuration], goal: str, price_per_hour: float | None) -> None:
-    """Raises UsageError unless the goal cost has a price for every configuration."""
-    without = [row.name for row in rows if row.price_per_hour is None]
-    if goal == COST and price_per_hour is None and without:
-        raise UsageError(
-            "--goal cost needs a price; give --price-per-hour 12.50, or price_per_hour in the configuration "
-            f"{without[0]!r}"
-        )
-
-
 def begin_with_first(rows: Sequence[Configuration], request: Request, progress: Progress) -> Request:
     """The request for the first configuration, which all others are held against. Raises TuneError."""
     first = rows[0]
@@ -409,7 +383,6 @@ def begin_with_first(rows: Sequence[Configuration], request: Request, progress: 
         request,
         command=command,
         variables={**request.variables, **first.variables},
-        price_per_hour=first.price_per_hour or request.price_per_hour,
     )
 
 
@@ -432,7 +405,6 @@ def try_rows(rows: tuple[Configuration, ...], request: Request, progress: Progre
         one = replace(request, command=command, variables={**request.variables, **row.variables})
         benches[row.name] = replace(study.bench, command=command, environment=attempt.attach(one))
     campaign.run = partial(_run_row, study, known, benches, first.name)
-    campaign.price_ratios = price_ratios(rows, request.price_per_hour)
     candidates = declare_candidates(tuple(known.values()), attempt.techniques)
     count = sum(not one.why_not for one in candidates)
     campaign.emit(f"{count} configurations to compare with {first.name}, {study.limits.steps} steps in each process")

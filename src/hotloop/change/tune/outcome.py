@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,7 +13,7 @@ from hotloop.core.report import Report
 from hotloop.core.strategy import Strategy, strategy_to_toml
 from hotloop.core.tuning import Tuning
 
-from .goals import COST, DOMINATED, MEMORY, PARETO, SPEED, standing_to_mapping
+from .goals import MEMORY, SPEED
 from .history import NAME as HISTORY
 from .history import read_history, remember_forecasts
 from .statistics import PairComparison, spread_of
@@ -23,14 +22,12 @@ from .tuner import (
     Arm,
     Campaign,
     best_arm,
-    choose_pareto,
     compare_arm,
     describe_reference,
     describe_start,
     describe_trials,
     is_proven,
     judge,
-    rank_arms,
 )
 
 
@@ -55,14 +52,11 @@ def finish_report(request: Request, progress: Progress, strategy_file: str) -> t
     )
     next_command = progress.report.next_command
     if campaign is not None:
-        is_pareto = request.goal == PARETO
         tuning = replace(
             tuning,
             trials=tuple(replace(one, launch=progress.launches.get(one.id, {})) for one in describe_trials(campaign)),
             baseline=_describe_baseline(campaign),
             reference=describe_reference(campaign, progress.reference),
-            pareto=tuple(standing_to_mapping(one, progress.reference) for one in rank_arms(campaign) if is_pareto),
-            price_per_hour=campaign.price_per_hour,
         )
         if any(arm.is_out_of_time for arm in campaign.arms):
             next_command = shlex.join(redact_command(request.next_command)) or next_command
@@ -82,25 +76,6 @@ def reveal_next(request: Request, report: Report) -> str:
     return command if report.next_command == hidden != command else ""
 
 
-def front_strategies(progress: Progress) -> dict[str, Strategy]:
-    """With the goal pareto: the strategy of every candidate that nothing is proven to dominate, by a name for its file.
-
-    Candidates whose numbers could not be judged are left out, as they are from fast.toml.
-    """
-    if progress.campaign is None or progress.campaign.goal != PARETO:
-        return {}
-    kept = {
-        one.point.id for one in rank_arms(progress.campaign) if one.standing != DOMINATED and one.point.is_adoptable
-    }
-    return {
-        re.sub(r"[^A-Za-z0-9]+", "-", arm.candidate.id).strip("-") or "candidate": Strategy(
-            name=arm.candidate.id, choices=arm.candidate.strategy.choices
-        )
-        for arm in progress.campaign.arms
-        if arm.candidate.id in kept and arm.candidate.strategy
-    }
-
-
 def strategy_text(strategy: Strategy, overrides: Sequence[str] = ()) -> str:
     """fast.toml, with a comment for each setting of the script's own that it overrides."""
     return "".join(f"# overrides {one}\n" for one in overrides) + strategy_to_toml(strategy)
@@ -109,25 +84,16 @@ def strategy_text(strategy: Strategy, overrides: Sequence[str] = ()) -> str:
 def _describe_outcome(progress: Progress, goal: str, best: Arm | None) -> str:
     """One sentence: what is written, what it gains by the goal, and what it costs where that is known."""
     campaign = progress.campaign
-    if goal == PARETO and campaign is not None:
-        _, why = choose_pareto(campaign)
-        if best is None:
-            return f"fast.toml is empty: {why}"
-        parts = [
-            f"speed {_ratio_words(compare_arm(campaign, best, SPEED))}",
-            f"memory saving {_ratio_words(compare_arm(campaign, best, MEMORY))}",
-        ]
-        return f"{why} ({', '.join(parts)}){_launch_words(progress, best)}"
     if campaign is None or best is None:
-        better = {MEMORY: "smaller", COST: "cheaper"}.get(goal, "faster")
+        better = "smaller" if goal == MEMORY else "faster"
         arms = [] if campaign is None else campaign.arms
         has_start = any(arm.candidate.is_one_time and arm.own for arm in arms)
         return f"No change was {'adopted' if has_start else f'proven {better}'}; fast.toml is empty."
     found = judge(campaign, best)
     names = " + ".join(choice.technique for choice in best.candidate.strategy.choices) or best.candidate.id
-    what = {MEMORY: "smaller peak memory", COST: "cheaper"}.get(goal, "faster")
+    what = "smaller peak memory" if goal == MEMORY else "faster"
     side = ""
-    if goal in (MEMORY, COST):
+    if goal == MEMORY:
         speed = compare_arm(campaign, best, SPEED)
         side = "" if speed.speedup_ratio is None else f"; speed: {_ratio_words(speed)} of the baseline"
     if best.candidate.is_one_time:

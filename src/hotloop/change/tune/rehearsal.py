@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -16,7 +15,7 @@ from hotloop.core.errors import UsageError
 from hotloop.core.recording import CLOSED_BY_BACKWARD
 from hotloop.core.strategy import Strategy
 
-from .trials import Bench, TrialLimits, last_line, protect_environment, read_tail, run_supervised
+from .trials import Bench, TrialLimits, last_line, make_request, read_tail, run_supervised
 
 MOST_MARK_BYTES = 64 << 20
 # Where within a step, a save or an evaluation the signal is sent.
@@ -128,20 +127,8 @@ def rehearse(
         "most_steps": limits.steps,
     }
     with bench.environment(Strategy(), run_folder, options) as environment:
-        answer = run_supervised(
-            {
-                "command": list(bench.command),
-                "cwd": str(copy),
-                "environment": protect_environment(environment),
-                "folder": str(run_folder),
-                "mark": uuid.uuid4().hex,
-                "timeout_s": limits.timeout_s,
-                "start_s": limits.start_s,
-                "stall_s": limits.stall_s,
-                "least_memory_ratio": bench.least_memory_ratio,
-                "interruption": wanted,
-            }
-        )
+        request = make_request(bench, limits, copy, run_folder, environment)
+        answer = run_supervised({**request, "interruption": wanted})
     return read_observed(run_folder, answer)
 
 

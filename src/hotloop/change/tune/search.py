@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hotloop.core.applied import AppliedTechnique
 from hotloop.core.findings import Basis, Finding, Numerics, Safety, Saving, Severity, Value, Where, severity_of
-from hotloop.core.measurement import Measurement
 from hotloop.core.strategy import Choice, Strategy, StrategyError, chain
 from hotloop.core.techniques import Stage, Technique
 
-from .goals import MEMORY
 from .quality import ORDER
-from .statistics import LEAST_PAIRS
-from .trials import Budget
 
 BASELINE = "baseline"
 LEAST_FORECAST_RATIO = 0.005
@@ -269,98 +264,40 @@ RULE = "memory-pressure"
 FOR_SPEED = "not tried: it improves speed, but the goal is memory"
 
 
-def add_memory_candidates(
+def list_memory_candidates(
     candidates: Iterable[Candidate],
     techniques: Mapping[str, Technique],
     check: Check,
     *,
-    goal: str,
     rank_count: int,
     has_accelerator: bool,
 ) -> tuple[Candidate, ...]:
-    """Candidates that save memory, after those that findings ask for; under the goal memory, instead of them.
+    """The candidates of the goal memory: what saves memory, and why the others are not tried.
 
-    Forecasts are of time: under the goal memory none prunes. A candidate that can change nothing here is reported
-    without a process.
+    Forecasts are of time: none prunes. A candidate that can change nothing here is reported without a process.
     """
-    given = tuple(candidates)
     saving = [(one, one.memory) for one in techniques.values() if one.memory is not None]
     found = []
     for technique, memory in sorted(saving, key=lambda pair: pair[1].turn):
         for form in memory.forms:
             name = f"{technique.id} ({form.label})" if form.label else technique.id
-            if goal != MEMORY and any(one.id == name for one in given):
-                continue
             one = _make_candidate(name, technique, form.settings, None, RULE, check)
             if memory.needs == "ranks" and rank_count == 1:
                 one = replace(one, why_not="not applicable: there is only one rank")
             elif memory.needs == "an accelerator" and not has_accelerator:
                 one = replace(one, why_not="not applicable: training ran on the CPU")
             found.append(one)
-    if goal != MEMORY:
-        return (*given, *found)
     taken = {one.id for one in found}
-    rest = tuple(replace(one, forecast=None, why_not=one.why_not or FOR_SPEED) for one in given if one.id not in taken)
-    return (*found, *rest)
+    others = [one for one in candidates if one.id not in taken]
+    return (*found, *(replace(one, forecast=None, why_not=one.why_not or FOR_SPEED) for one in others))
 
 
 STEADY_BEHIND = 10
 """Steps that a trial trains after the start that it has to show, so that steady steps can be compared too."""
-ADVICE = "run the command with and without it, and compare the runs: hotloop diff"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Room:
-    """The room of trials: ``steps`` in each process, which takes about ``process_s``, from ``now_s`` on."""
-
-    steps: int
-    process_s: float
-    now_s: float
-    budget: Budget
-
-
-def start_steps(findings: Iterable[Finding]) -> int:
-    """The first steps of a run in which findings see a cost that each start pays once; 0 where none does."""
-    counts = [finding.evidence.get("steps") for finding in findings if finding.base == "run"]
-    return max((count for count in counts if isinstance(count, int)), default=0)
 
 
 def least_steps(findings: Iterable[Finding]) -> int:
     """Steps that a trial needs to show the start and some steady steps after it; 0 where nothing is paid once."""
-    first = start_steps(findings)
+    counts = [finding.evidence.get("steps") for finding in findings if finding.base == "run"]
+    first = max((count for count in counts if isinstance(count, int)), default=0)
     return first + STEADY_BEHIND if first else 0
-
-
-def trial_s(observed: Measurement, steps: int) -> float:
-    """About how long a process of ``steps`` steps takes, judging by a process observed for more or fewer steps."""
-    return max(0.0, observed.duration_s - (observed.whole_count - steps) * observed.step_ns * 1e-9)
-
-
-def leave_out_unjudged(
-    candidates: Sequence[Candidate], findings: Sequence[Finding], room: Room
-) -> tuple[Candidate, ...]:
-    """The candidates; those for the start that these trials cannot judge say so in place of being tried."""
-    why = why_unjudged(findings, room)
-    return tuple(
-        replace(one, why_not=why) if one.is_one_time and not one.why_not and why else one for one in candidates
-    )
-
-
-def why_unjudged(findings: Sequence[Finding], room: Room) -> str:
-    """Why full runs cannot show within the budget what the start saves, and what would; empty where they may."""
-    first = start_steps(findings)
-    if not first:
-        return ""  # nothing was seen that belongs to the start alone
-    known = f"not tried: its cost is paid once per start, in the first {first} steps"
-    if room.steps < least_steps(findings):
-        return f"{known}, and a trial has only {room.steps}; {ADVICE}"
-    # One process of the baseline is a reference and the first pair's other side; the second reference is one more.
-    needed_s = (2 * LEAST_PAIRS + 1) * room.process_s
-    if room.now_s + needed_s <= room.budget.search_until_s:
-        return ""
-    whole_s = (room.now_s - room.budget.begun_s + needed_s) / (1 - room.budget.kept_ratio)
-    minutes = math.ceil(whole_s / 60)
-    return (
-        f"{known}, so it takes full runs to judge: {LEAST_PAIRS} pairs of {room.steps} steps take about "
-        f"{math.ceil(needed_s / 60)} min; use --budget {minutes}m, or {ADVICE}"
-    )

@@ -16,7 +16,6 @@ from hotloop.core.sources import (
     ModelCompile,
     ModelContext,
     NoSource,
-    OtherLiteral,
     Source,
     TorchCall,
     Wrapped,
@@ -172,9 +171,7 @@ def plan_edits(script: Script, record: AppliedTechnique, source: Source) -> list
         return _plan_wrapped(script, record, source)
     if isinstance(source, ModelCompile):
         return _plan_compile(script, record, source)
-    if isinstance(source, ModelContext):
-        return _plan_context(script, record, source)
-    return _plan_literal(script, record, source)
+    return _plan_context(script, record, source)
 
 
 def _plan_torch_call(script: Script, record: AppliedTechnique, source: TorchCall) -> list[ScriptEdit]:
@@ -405,19 +402,3 @@ def _spans_string(script: Script, statement: ast.stmt) -> bool:
         for node in ast.walk(statement)
         if isinstance(node, ast.Constant | ast.JoinedStr) and start <= script.span(node)[0] < end
     )
-
-
-def _plan_literal(script: Script, record: AppliedTechnique, source: OtherLiteral) -> list[ScriptEdit]:
-    assert record.where is not None
-    calls = [
-        node
-        for node in ast.walk(script.tree)
-        if isinstance(node, ast.Call) and node.lineno == record.where.line and script.last_name(node) == source.function
-    ]
-    if len(calls) != 1:
-        raise Refusal(f"line {record.where.line} contains {len(calls)} calls of {source.function}")
-    for keyword in calls[0].keywords:
-        value = keyword.value
-        if keyword.arg == source.argument and isinstance(value, ast.Constant) and value.value is source.before:
-            return [ScriptEdit(*script.span(value), str(source.after))]
-    raise Refusal(f"it does not contain {source.argument}={source.before}")

@@ -37,8 +37,6 @@ class Request:
     goal: str
     techniques: Mapping[str, Technique] = field(default_factory=dict)
     """All that may be tried."""
-    price_per_hour: float | None = None
-    """Hourly price of everything that the command runs on."""
     options: tuple[str, ...] = ()
     """Further options of the command line, to repeat them."""
     typed: tuple[str, ...] = ()

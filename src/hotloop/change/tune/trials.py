@@ -13,7 +13,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -85,7 +84,6 @@ def run_trial(bench: Bench, strategy: Strategy, limits: TrialLimits, name: str) 
     shutil.rmtree(run_folder, ignore_errors=True)
     shutil.rmtree(bench.folder / "work" / name, ignore_errors=True)
     (run_folder / "processes").mkdir(parents=True, exist_ok=True)
-    began_s = time.monotonic()
     workspace = make_workspace(bench.plan, bench.folder / "work" / name)
     try:
         write_files(workspace, bench.patched)
@@ -96,28 +94,32 @@ def run_trial(bench: Bench, strategy: Strategy, limits: TrialLimits, name: str) 
             "least_steps": 20,
         }
         with bench.environment(strategy, run_folder, options) as environment:
-            answer = run_supervised(
-                {
-                    "command": list(bench.command),
-                    "cwd": str(workspace),
-                    "environment": protect_environment(environment),
-                    "folder": str(run_folder),
-                    "mark": uuid.uuid4().hex,
-                    "timeout_s": limits.timeout_s,
-                    "start_s": limits.start_s,
-                    "stall_s": limits.stall_s,
-                    "least_memory_ratio": bench.least_memory_ratio,
-                }
-            )
+            answer = run_supervised(make_request(bench, limits, workspace, run_folder, environment))
     finally:
         remove_workspace(workspace)
     write_outcome(run_folder, answer)
     ran = _judge_end(answer, run_folder, bench.measure)
     if ran.measured is None:
         return ran
-    took_s = time.monotonic() - began_s
     applied = tuple(_restore_place(one, str(workspace), str(bench.plan.source)) for one in ran.measured.applied)
-    return replace(ran, measured=replace(ran.measured, duration_s=took_s, applied=applied))
+    return replace(ran, measured=replace(ran.measured, applied=applied))
+
+
+def make_request(
+    bench: Bench, limits: TrialLimits, workspace: Path, run_folder: Path, environment: Mapping[str, str]
+) -> dict[str, Any]:
+    """What the supervisor has to know of a process that it starts."""
+    return {
+        "command": list(bench.command),
+        "cwd": str(workspace),
+        "environment": protect_environment(environment),
+        "folder": str(run_folder),
+        "mark": uuid.uuid4().hex,
+        "timeout_s": limits.timeout_s,
+        "start_s": limits.start_s,
+        "stall_s": limits.stall_s,
+        "least_memory_ratio": bench.least_memory_ratio,
+    }
 
 
 def _restore_place(one: AppliedTechnique, workspace: str, source: str) -> AppliedTechnique:

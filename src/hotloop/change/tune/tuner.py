@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from statistics import median
 
-from hotloop.core.findings import Numerics, Value
+from hotloop.core.findings import Numerics
 from hotloop.core.measurement import Measurement
 from hotloop.core.strategy import Strategy, strategy_to_toml
 from hotloop.core.tuning import Trial, TrialVerdict, forecast_of
@@ -124,9 +124,6 @@ class Campaign:
     level: float = statistics.DECISION_LEVEL
     keeps_all: bool = False
     """Where the time is not enough for all, none is dropped because others look better."""
-    price_per_hour: float | None = None
-    price_ratios: Mapping[str, float | None] = field(default_factory=dict)
-    """Price of an hour of a candidate over the baseline's, where it is another one; None where it has no price."""
     process_s: float = 0.0
     """Time that the baseline's next process may need: at first the observed run's time."""
     why_ended: str = ""
@@ -152,8 +149,7 @@ def tune_candidates(campaign: Campaign, candidates: Sequence[Candidate], observe
     campaign.arms = [Arm(candidate=one) for one in candidates]
     for arm in campaign.arms:
         if arm.candidate.why_not:
-            untried = TrialVerdict.CANNOT_TELL if arm.candidate.is_one_time else TrialVerdict.REJECTED
-            arm.ended = _last_word(campaign, arm, untried, arm.candidate.why_not)
+            arm.ended = _last_word(campaign, arm, TrialVerdict.REJECTED, arm.candidate.why_not)
     active = [arm for arm in campaign.arms if arm.ended is None]
     if not active:
         return
@@ -218,7 +214,7 @@ def go_on(campaign: Campaign, until_s: float) -> None:
     """Spend what is left of the time on the open candidate that promises most."""
     arms = [arm for arm in campaign.arms if arm.ended is None and arm.own]
     open_arms = [arm for arm in arms if not judge(campaign, arm).decided]
-    best = max(open_arms, key=lambda arm: _promise(campaign, arm), default=None)
+    best = max(open_arms, key=lambda arm: ratio_of(campaign, arm), default=None)
     if best is not None:
         run_rounds(campaign, [best], until_s)
 
@@ -289,12 +285,9 @@ def _pair_s(campaign: Campaign, arm: Arm, *, shared: bool = False) -> float:
 
 def _pairs_left(campaign: Campaign, arm: Arm) -> int | None:
     """Pairs until a difference as large as it seems would show; None where that cannot be foreseen."""
-    lefts = []
-    for goal in (goals.SPEED, goals.MEMORY) if campaign.goal == goals.PARETO else (campaign.goal,):
-        found = compare_arm(campaign, arm, goal)
-        needed = statistics.pairs_to_decide(found, level=_level(campaign, arm))
-        lefts += [] if needed is None else [needed - found.n]
-    return min(lefts, default=None)
+    comparison = compare_arm(campaign, arm, campaign.goal)
+    needed = statistics.pairs_to_decide(comparison, level=_level(campaign, arm))
+    return None if needed is None else needed - comparison.n
 
 
 def _why_hopeless(campaign: Campaign, arm: Arm, until_s: float) -> str:
@@ -479,12 +472,11 @@ def _next_combination(campaign: Campaign) -> Arm | None:
             # What each start pays once is compared over other steps than the rest.
             if len(arm.candidate.strategy.choices) == 1 and not arm.candidate.is_one_time and is_proven(campaign, arm)
         ),
-        key=lambda arm: -(judge(campaign, arm).speedup_ratio or 0.0),
+        key=lambda arm: -ratio_of(campaign, arm),
     )
     combined = [arm for arm in campaign.arms if len(arm.candidate.strategy.choices) > 1]
     if combined:
-        best = judge(campaign, proven[0]).speedup_ratio or 0.0
-        if any((judge(campaign, arm).speedup_ratio or 0.0) >= best for arm in combined):
+        if any(ratio_of(campaign, arm) >= ratio_of(campaign, proven[0]) for arm in combined):
             return None
         proven = proven[:-1]
     found = combine([arm.candidate for arm in proven], campaign.check)
@@ -497,10 +489,7 @@ def _next_combination(campaign: Campaign) -> Arm | None:
 
 
 def judge(campaign: Campaign, arm: Arm) -> statistics.PairComparison:
-    """The comparison of an arm's pairs by the campaign's goal; with pareto that of the times, decided when both are."""
-    if campaign.goal == goals.PARETO:
-        found = compare_arm(campaign, arm, goals.SPEED)
-        return replace(found, decided=found.decided and compare_arm(campaign, arm, goals.MEMORY).decided)
+    """The comparison of an arm's pairs by the campaign's goal."""
     found = compare_arm(campaign, arm, campaign.goal)
     if arm.candidate.is_one_time and found.decided and found.verdict is TrialVerdict.FASTER:
         # A start that is quicker for sure is worth nothing to a long training whose other steps are slower for it.
@@ -509,23 +498,15 @@ def judge(campaign: Campaign, arm: Arm) -> statistics.PairComparison:
 
 
 def _level(campaign: Campaign, arm: Arm) -> float:
-    """Error level of one comparison: with pareto there are two per arm."""
-    return campaign.level * arm.weight * (0.5 if campaign.goal == goals.PARETO else 1.0)
+    """Error level of one comparison."""
+    return campaign.level * arm.weight
 
 
 def compare_arm(campaign: Campaign, arm: Arm, goal: str) -> statistics.PairComparison:
-    """The comparison of an arm's pairs by speed, memory or cost."""
-    level = _level(campaign, arm)
-    price_ratio = campaign.price_ratios.get(arm.candidate.id, 1.0) if goal == goals.COST else 1.0
-    return judge_pairs(
-        campaign,
-        arm.baseline,
-        arm.own,
-        level,
-        memory=goal == goals.MEMORY,
-        is_one_time=arm.candidate.is_one_time,
-        price_ratio=price_ratio or 1.0,
-    )
+    """The comparison of an arm's pairs by speed or memory."""
+    level, memory = _level(campaign, arm), goal == goals.MEMORY
+    is_one_time = arm.candidate.is_one_time
+    return judge_pairs(campaign, arm.baseline, arm.own, level, memory=memory, is_one_time=is_one_time)
 
 
 def compare_steady(campaign: Campaign, arm: Arm) -> statistics.PairComparison:
@@ -541,23 +522,19 @@ def judge_pairs(
     *,
     memory: bool,
     is_one_time: bool = False,
-    price_ratio: float = 1.0,
 ) -> statistics.PairComparison:
     """The comparison of processes that ran one right after the other, by peak memory or by time: that of all their
     steps for what is paid once per start."""
     if memory:
         return goals.compare_memory(baseline, own, campaign.baseline, level=level)
     if is_one_time:
-        return goals.compare_whole_runs(baseline, own, campaign.baseline, level=level, price_ratio=price_ratio)
-    return goals.compare_speed(baseline, own, campaign.baseline, level=level, price_ratio=price_ratio)
+        return goals.compare_whole_runs(baseline, own, campaign.baseline, level=level)
+    return goals.compare_speed(baseline, own, campaign.baseline, level=level)
 
 
-def _promise(campaign: Campaign, arm: Arm) -> float:
-    """Which arm goes first when time is short: the largest ratio; with pareto the better of the two ratios."""
-    ratio = judge(campaign, arm).speedup_ratio or 0.0
-    if campaign.goal != goals.PARETO:
-        return ratio
-    return max(ratio, compare_arm(campaign, arm, goals.MEMORY).speedup_ratio or 0.0)
+def ratio_of(campaign: Campaign, arm: Arm) -> float:
+    """The ratio by the goal so far; 0 without a pair."""
+    return judge(campaign, arm).speedup_ratio or 0.0
 
 
 def _hope(campaign: Campaign, arm: Arm) -> float:
@@ -565,7 +542,7 @@ def _hope(campaign: Campaign, arm: Arm) -> float:
     together with them where that rests on evidence, so that one disturbed pair decides nothing.
     """
     if campaign.goal != goals.SPEED or not arm.own:
-        return _promise(campaign, arm)
+        return ratio_of(campaign, arm)
     pairs = zip(arm.baseline, arm.own, strict=True)
     ratios = [time_of(arm, base) / time_of(arm, own) for base, own in pairs]
     if rests_on_evidence(arm.candidate) and arm.candidate.forecast is not None:
@@ -593,9 +570,6 @@ def is_proven(campaign: Campaign, arm: Arm) -> bool:
     """Better by the goal, and its numbers are as they should be: what may go into the strategy file."""
     if arm.ended is not None or not arm.own:
         return False
-    if campaign.goal == goals.PARETO:
-        parts = (compare_arm(campaign, arm, goals.SPEED), compare_arm(campaign, arm, goals.MEMORY))
-        return goals.is_free_gain(*parts) and not why_not_adopted(campaign, arm)
     return judge(campaign, arm).verdict is TrialVerdict.FASTER and not why_not_adopted(campaign, arm)
 
 
@@ -614,44 +588,16 @@ def why_not_adopted(campaign: Campaign, arm: Arm) -> str:
 
 
 def best_arm(campaign: Campaign) -> Arm | None:
-    """The proven arm with the largest ratio; with pareto the arm that ``choose_pareto`` names.
+    """The proven arm with the largest ratio.
 
     A saving in every step goes before a saving once per start: the ratios are of different steps.
     """
-    if campaign.goal == goals.PARETO:
-        name, _ = choose_pareto(campaign)
-        return next((arm for arm in campaign.arms if arm.candidate.id == name), None)
     proven = [arm for arm in campaign.arms if is_proven(campaign, arm)]
     return max(
         proven,
-        key=lambda arm: (not arm.candidate.is_one_time, judge(campaign, arm).speedup_ratio or 0.0),
+        key=lambda arm: (not arm.candidate.is_one_time, ratio_of(campaign, arm)),
         default=None,
     )
-
-
-def rank_arms(campaign: Campaign) -> tuple[goals.Standing, ...]:
-    """The standing of every arm that was compared in both speed and memory, and of the unchanged command."""
-    points = []
-    for arm in campaign.arms:
-        if arm.ended is not None or not arm.own:
-            continue
-        speed, memory = (_triple(compare_arm(campaign, arm, goal)) for goal in (goals.SPEED, goals.MEMORY))
-        if speed is not None and memory is not None:
-            adoptable = not why_not_adopted(campaign, arm)
-            points.append(goals.GoalPoint(id=arm.candidate.id, speed=speed, memory=memory, is_adoptable=adoptable))
-    return goals.rank_points(points)
-
-
-def choose_pareto(campaign: Campaign) -> tuple[str | None, str]:
-    """The candidate that the goal pareto writes down, and why."""
-    free = [arm.candidate.id for arm in campaign.arms if is_proven(campaign, arm)]
-    return goals.choose_point(rank_arms(campaign), free)
-
-
-def _triple(found: statistics.PairComparison) -> tuple[float, float, float] | None:
-    if found.speedup_ratio is None or found.low_ratio is None or found.high_ratio is None:
-        return None
-    return found.speedup_ratio, found.low_ratio, found.high_ratio
 
 
 def describe_trials(campaign: Campaign) -> tuple[Trial, ...]:
@@ -661,11 +607,7 @@ def describe_trials(campaign: Campaign) -> tuple[Trial, ...]:
 
 def _describe_arm(campaign: Campaign, arm: Arm) -> Trial:
     found = judge(campaign, arm)
-    found_text = {
-        goals.MEMORY: f"peak memory: {found.reason}",
-        goals.COST: f"cost: {found.reason}",
-        goals.PARETO: f"speed: {found.reason}; peak memory: {compare_arm(campaign, arm, goals.MEMORY).reason}",
-    }.get(campaign.goal, found.reason)
+    found_text = f"peak memory: {found.reason}" if campaign.goal == goals.MEMORY else found.reason
     if arm.left_out and not arm.own:
         found_text = f"not measured, {arm.left_out}"
     is_open = not found.decided and found.verdict is TrialVerdict.CANNOT_TELL
@@ -703,7 +645,6 @@ def _last_word(
     speed = None if found is None else compare_arm(campaign, arm, goals.SPEED)
     memory = compare_arm(campaign, arm, goals.MEMORY) if found is not None and arm.own else None
     ran = arm.own if arm.rejected is None else [*arm.own, arm.rejected]
-    measured = goals.describe_measured(ran)
     return Trial(
         id=arm.candidate.id,
         techniques=tuple(choice.technique for choice in arm.candidate.strategy.choices),
@@ -723,9 +664,8 @@ def _last_word(
         break_even_steps=None
         if one_time_ns is None
         else statistics.break_even_steps(one_time_ns, _mean_step(arm.baseline), _mean_step(arm.own)),
-        memory={} if memory is None else goals.comparison_to_mapping(goals.MEMORY, memory),
-        measured=measured,
-        cost=_summarize_cost(campaign, arm, measured),
+        memory={} if memory is None else goals.peaks_to_mapping(memory),
+        measured=goals.describe_measured(ran),
         overrides=_list_explicit(ran[-1], arm.candidate) if ran else (),
         first_steps=arm.own[0].whole_count if arm.candidate.is_one_time and arm.own else None,
     )
@@ -739,21 +679,10 @@ def _rejected_ratio(campaign: Campaign, arm: Arm) -> float | None:
     return median(time_per_unit(one, unit) for one in campaign.baseline) / time_per_unit(arm.rejected, unit)
 
 
-def _summarize_cost(campaign: Campaign, arm: Arm, measured: Mapping[str, Value]) -> Mapping[str, Value]:
-    """The cost of the arm's work, and the saving with its interval; empty without a price."""
-    ratio = campaign.price_ratios.get(arm.candidate.id, 1.0)
-    if campaign.price_per_hour is None or ratio is None or not arm.own:
-        return {}
-    price = campaign.price_per_hour * ratio
-    saving = goals.comparison_to_mapping(goals.COST, compare_arm(campaign, arm, goals.COST))
-    return {**goals.describe_cost(measured, price), **saving}
-
-
 def describe_reference(campaign: Campaign, name: str) -> Trial | None:
     """The reference for everything, with the measurements of all its processes."""
     if not campaign.baseline:
         return None
-    measured = goals.describe_measured(campaign.baseline)
     return Trial(
         id=name,
         techniques=(),
@@ -763,8 +692,7 @@ def describe_reference(campaign: Campaign, name: str) -> Trial | None:
         n=0,
         unit=pick_unit(campaign.baseline),
         breakdown=_mean_breakdown(campaign.baseline),
-        measured=measured,
-        cost={} if campaign.price_per_hour is None else goals.describe_cost(measured, campaign.price_per_hour),
+        measured=goals.describe_measured(campaign.baseline),
     )
 
 

@@ -1,27 +1,20 @@
-"""This machine -> Host: what the checks judge, read from /proc, /sys, the environment, the machine probe and a folder.
+"""This machine -> Host: what the checks judge, read from /proc, /sys, the environment and the machine probe.
 
-Files are read below ``root``, so that a folder can represent a machine. Of a data folder a sample is read within a
-second: the page cache is asked to drop what is about to be read, and asked afterwards whether it did, so that a speed
-that comes out of memory is never called the storage's. Nothing is written.
+Files are read below ``root``, so that a folder can represent a machine. Nothing is written.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-import mmap
 import os
 import re
 import resource
 import shutil
 import signal
-import stat
 import subprocess
-import threading
-import time
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -37,22 +30,6 @@ GIB = 1 << 30
 NEVER_PASSED_ON = ("HOTLOOP_ATTACH",)
 
 GPU_FIELDS = ("index", "name", "memory.total", "memory.used", "pcie.link.width.current", "pcie.link.width.max")
-
-
-@dataclass(slots=True, kw_only=True)
-class Reading:
-    """The reading of a data folder, within a second; a thread fills it until it is done or given up.
-
-    Bytes and their times are counted by kind: ``storage`` where the pages had left the page cache, ``cached`` where
-    they could not be dropped, ``unknown`` where the kernel does not say.
-    """
-
-    folder: str
-    sampled_count: int = 0
-    bytes_by_kind: Counter[str] = field(default_factory=Counter)
-    ns_by_kind: Counter[str] = field(default_factory=Counter)
-    opens_ns: list[int] = field(default_factory=list)
-    complaint: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,9 +51,8 @@ class Host:
     shm_free_bytes: int | None = None
     gpus: tuple[Mapping[str, str], ...] | None = None
     """One mapping of GPU_FIELDS per GPU, from nvidia-smi; None where it did not respond."""
-    gpu_links: str | None = None
-    """The matrix of ``nvidia-smi topo -m``."""
-    reading: Reading | None = None
+    data_folder: str | None = None
+    """Where the training's data is, as an absolute path."""
 
     @property
     def place(self) -> str:
@@ -140,7 +116,7 @@ class Host:
 
 
 def examine_host(
-    interpreter: str | None, environment: Mapping[str, str], *, reading: Reading | None = None, root: Path = Path("/")
+    interpreter: str | None, environment: Mapping[str, str], *, data_folder: str | None = None, root: Path = Path("/")
 ) -> Host:
     """Ask the training's interpreter, the kernel and nvidia-smi; nothing here fails, and what is unknown is None."""
     facts: Mapping[str, Any] = {}
@@ -163,8 +139,7 @@ def examine_host(
         shm_total_bytes=total,
         shm_free_bytes=free,
         gpus=parse_gpus(_ask_tool(smi, f"--query-gpu={','.join(GPU_FIELDS)}", "--format=csv,noheader,nounits")),
-        gpu_links=_ask_tool(smi, "topo", "-m"),
-        reading=reading,
+        data_folder=data_folder,
     )
 
 
@@ -279,102 +254,3 @@ def _shared_memory(folder: Path) -> tuple[int | None, int | None]:
     except OSError:
         return None, None
     return room.f_blocks * room.f_frsize, room.f_bavail * room.f_frsize
-
-
-BUDGET_S = 1.0
-WALK_S = 0.25
-PATIENCE_S = 4.0
-"""A read that hangs (a network file system without its server) is given up after this long."""
-MOST_BYTES = 256 << 20
-CHUNK_BYTES = 1 << 20
-MOST_FILES = 4096
-SAMPLED_FILES = 64
-
-
-def read_folder(folder: str, *, budget_s: float = BUDGET_S, most_bytes: int = MOST_BYTES) -> Reading:
-    """Read a sample of the folder's files. Trouble is reported in ``complaint``; nothing is raised for it."""
-    reading = Reading(folder=folder)
-    worker = threading.Thread(target=_read_sample, args=(reading, budget_s, most_bytes), daemon=True)
-    worker.start()
-    patience_s = max(PATIENCE_S, 2 * budget_s)
-    worker.join(patience_s)
-    if worker.is_alive():
-        return replace(reading, complaint=f"a read did not finish within {patience_s:.0f} s")
-    return reading
-
-
-def _read_sample(reading: Reading, budget_s: float, most_bytes: int) -> None:
-    start_s = time.monotonic()
-    try:
-        found = _find_files(reading.folder, start_s + min(WALK_S, budget_s / 3))
-        step = max(1, len(found) // SAMPLED_FILES)
-        sample = sorted(found[::step][:SAMPLED_FILES])
-        left = most_bytes
-        # Smallest first: what they leave of their shares goes to the larger ones.
-        for position, (_, path) in enumerate(sample):
-            if left <= 0 or time.monotonic() - start_s >= budget_s:
-                break
-            share = left // (len(sample) - position)
-            left -= _read_file(path, max(1, share), start_s + budget_s, reading)
-    except OSError as error:
-        reading.complaint = f"{reading.folder}: {error.strerror}"
-
-
-def _find_files(folder: str, deadline_s: float) -> list[tuple[int, str]]:
-    """Size in bytes and path of regular files that hold something, links not followed."""
-    found: list[tuple[int, str]] = []
-    os.scandir(folder).close()  # it has to be readable; folders in it that are not are left out
-    for here, _, names in os.walk(folder):
-        for name in names:
-            path = os.path.join(here, name)
-            facts = os.lstat(path)
-            if stat.S_ISREG(facts.st_mode) and facts.st_size:
-                found.append((facts.st_size, path))
-            if len(found) >= MOST_FILES or time.monotonic() >= deadline_s:
-                return found
-    return found
-
-
-def _read_file(path: str, most_bytes: int, deadline_s: float, reading: Reading) -> int:
-    """Read part of one file; the bytes read. A file that cannot be read is left out of the sample."""
-    start_ns = time.perf_counter_ns()
-    try:
-        file = os.open(path, os.O_RDONLY)
-    except OSError as error:
-        reading.complaint = reading.complaint or f"{path}: {error.strerror}"
-        return 0
-    try:
-        reading.opens_ns.append(time.perf_counter_ns() - start_ns)
-        reading.sampled_count += 1
-        size = os.fstat(file).st_size
-        # The middle of a large file: its beginning is what everybody has looked at already.
-        begin = max(0, (size - most_bytes) // 2) // mmap.PAGESIZE * mmap.PAGESIZE
-        length = min(size - begin, most_bytes)
-        os.posix_fadvise(file, begin, length, os.POSIX_FADV_DONTNEED)
-        kind = _find_kind(file, begin)
-        done = 0
-        while done < length and time.monotonic() < deadline_s:
-            start_ns = time.perf_counter_ns()
-            got = len(os.pread(file, min(CHUNK_BYTES, length - done), begin + done))
-            reading.ns_by_kind[kind] += time.perf_counter_ns() - start_ns
-            reading.bytes_by_kind[kind] += got
-            if not got:
-                break
-            done += got
-        return done
-    except OSError as error:
-        reading.complaint = reading.complaint or f"{path}: {error.strerror}"
-        return 0
-    finally:
-        os.close(file)
-
-
-def _find_kind(file: int, begin: int) -> str:
-    """Whether a read from here comes out of the page cache: only then does a read that may not wait give anything."""
-    try:
-        os.preadv(file, [bytearray(1)], begin, os.RWF_NOWAIT)
-    except BlockingIOError:
-        return "storage"
-    except OSError:  # this file system does not tell
-        return "unknown"
-    return "cached"

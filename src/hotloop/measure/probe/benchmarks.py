@@ -7,7 +7,6 @@ a median of n timings.
 from __future__ import annotations
 
 import itertools
-import multiprocessing
 import os
 import statistics
 import sys
@@ -17,7 +16,7 @@ from dataclasses import asdict
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils._pytree import tree_leaves
 
 import hotloop
 from hotloop.measure.probe.programs import BadRequest, load_function
@@ -118,7 +117,7 @@ def bench_loader(request: dict[str, Any]) -> dict[str, Any]:
     pins = [False, True] if can_pin else [bool(loader.pin_memory)]
     if not can_pin:
         notes.append("pinning was not tried: there is no accelerator")
-    cost = measure_batch_cost(loader, request["cores"], request["budget_s"] / 4)
+    parts = time_batch_parts(loader, request["budget_s"] / 4)
     arms: list[dict[str, Any]] = []
     for workers in request["workers"]:
         for prefetch in request["prefetch"] if workers else [0]:
@@ -158,7 +157,7 @@ def bench_loader(request: dict[str, Any]) -> dict[str, Any]:
     if any(not times for times in seen):
         notes.append("unknown: the dataset is too short to time more than the prefetched batches")
     facts = {"batch_size": loader.batch_size, **present, "blocks": blocks}
-    return {"tables": [rows, [cost]], "facts": facts, "notes": notes}
+    return {"tables": [rows, [parts]], "facts": facts, "notes": notes}
 
 
 def _time_loader(loader: Any, arm: dict[str, Any], share_s: float) -> tuple[int, list[float]]:
@@ -212,50 +211,6 @@ def _rebuild(loader: Any, arm: dict[str, Any]) -> Any:
 KEPT_BATCHES = 8
 """Lists of indices that the measurement takes turns with."""
 LEAST_ROUNDS = 3
-GROUP_COUNT, GROUPS_COUNT = 10, 100
-"""The handover is timed in groups of batches; the shortest counts, for what disturbs one only makes it longer."""
-
-
-class Repeated(torch.utils.data.Dataset[Any]):
-    """The same finished batch again and again: loading it costs the handover alone."""
-
-    def __init__(self, batch: Any, count: int) -> None:
-        self.batch, self.count = batch, count
-
-    def __len__(self) -> int:
-        return self.count
-
-    def __getitem__(self, index: int) -> Any:
-        # A tensor that was sent before is already in shared memory.
-        return tree_map_only(torch.Tensor, torch.clone, self.batch)
-
-
-def measure_batch_cost(loader: Any, cores: int, budget_s: float) -> dict[str, float | int | None]:
-    """Parts of a batch in ns (see BatchCost), ``batch_bytes`` of its tensors, and how often each was timed.
-
-    ``fetch_cpu_ns`` is the time on a core and the time ready for one. ``send_ns``, ``receive_ns`` and ``start_ns`` are
-    None where a worker could not be started, ``crowding_ratio`` where this system cannot fork or loading mostly waits.
-    """
-    fetch = _fetcher(loader)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # as in a worker
-    try:
-        alone = _time_parts(loader, fetch, budget_s / 3)
-        crowded_ns = _time_crowded(loader, fetch, cores, budget_s / 3) if cores > 1 else None
-        handover = _time_handover(loader, alone["batch"], budget_s / 3)
-    finally:
-        torch.set_num_threads(threads)
-    own_ns = alone["fetch_ns"] + alone["collate_ns"]
-    cpu_ns = alone["fetch_cpu_ns"] + alone["collate_ns"]
-    crowding = None
-    if crowded_ns is not None and cpu_ns > own_ns / 2:  # loading that waits tells nothing of the cores
-        crowding = max(1.0, (crowded_ns - (own_ns - cpu_ns)) / cpu_ns)
-    found: dict[str, float | int | None] = {
-        name: alone[name] for name in ("fetch_ns", "fetch_cpu_ns", "collate_ns", "rounds")
-    }
-    found["crowding_ratio"] = crowding
-    found["batch_bytes"] = sum(one.nbytes for one in tree_leaves(alone["batch"]) if isinstance(one, torch.Tensor))
-    return found | handover
 
 
 def _fetcher(loader: Any) -> Callable[[], Any]:
@@ -274,7 +229,18 @@ def _fetcher(loader: Any) -> Callable[[], Any]:
     return lambda: many(next(indices)) if many else [data[index] for index in next(indices)]
 
 
-def _time_parts(loader: Any, fetch: Callable[[], Any], share_s: float) -> dict[str, Any]:
+def time_batch_parts(loader: Any, budget_s: float) -> dict[str, float | int]:
+    """Parts of making a batch in ns, each alone on one core, ``batch_bytes`` of its tensors, and how often they were
+    timed. ``fetch_cpu_ns`` is the time on a core and the time ready for one."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # as in a worker
+    try:
+        return _time_parts(loader, _fetcher(loader), budget_s)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _time_parts(loader: Any, fetch: Callable[[], Any], share_s: float) -> dict[str, float | int]:
     fetches: list[int] = []
     cpus: list[int] = []
     collates: list[int] = []
@@ -294,7 +260,7 @@ def _time_parts(loader: Any, fetch: Callable[[], Any], share_s: float) -> dict[s
         "fetch_cpu_ns": min(fetch_ns, statistics.median(cpus)),
         "collate_ns": statistics.median(collates),
         "rounds": len(fetches),
-        "batch": batch,
+        "batch_bytes": sum(one.nbytes for one in tree_leaves(batch) if isinstance(one, torch.Tensor)),
     }
 
 
@@ -306,54 +272,3 @@ def _core_ns() -> int:
     except (OSError, IndexError, ValueError):
         delay_ns = 0
     return time.process_time_ns() + delay_ns
-
-
-def _time_crowded(loader: Any, fetch: Callable[[], Any], cores: int, share_s: float) -> float | None:
-    """Wall time of making a batch, in ns, while as many processes as cores make batches."""
-
-    def work(answers: Any) -> None:
-        times: list[int] = []
-        deadline = time.perf_counter() + share_s
-        while len(times) < LEAST_ROUNDS or time.perf_counter() < deadline:
-            begin_ns = time.perf_counter_ns()
-            loader.collate_fn(fetch())
-            times.append(time.perf_counter_ns() - begin_ns)
-        answers.put(round(statistics.median(times)))
-
-    forked = multiprocessing.get_context("fork")
-    answers = forked.SimpleQueue()
-    children = [forked.Process(target=work, args=(answers,), daemon=True) for _ in range(cores)]
-    for child in children:
-        child.start()
-    for child in children:
-        child.join()
-    found: list[int] = []
-    while not answers.empty():
-        found.append(answers.get())
-    return statistics.fmean(found) if found else None
-
-
-def _time_handover(loader: Any, batch: Any, share_s: float) -> dict[str, float | None]:
-    """The time of an otherwise idle worker for a batch, this process's computation for it, and the start."""
-    settings: dict[str, Any] = {"num_workers": 1, "batch_size": None, "pin_memory": loader.pin_memory}
-    if loader.multiprocessing_context is not None:
-        settings["multiprocessing_context"] = loader.multiprocessing_context
-    repeated = torch.utils.data.DataLoader(Repeated(batch, 2 + GROUP_COUNT * GROUPS_COUNT), **settings)
-    begin_ns = time.perf_counter_ns()
-    try:
-        batches = iter(repeated)
-        next(batches)
-    except (RuntimeError, TypeError, AttributeError, OSError):  # a batch that cannot be sent, or no process to be had
-        return {"send_ns": None, "receive_ns": None, "start_ns": None}
-    start_ns = time.perf_counter_ns() - begin_ns
-    walls: list[float] = []
-    spent: list[float] = []
-    deadline = time.perf_counter() + share_s
-    while len(walls) < GROUPS_COUNT // 2 or (len(walls) < GROUPS_COUNT and time.perf_counter() < deadline):
-        cpu_ns, begin_ns = time.process_time_ns(), time.perf_counter_ns()
-        for _ in range(GROUP_COUNT):
-            next(batches)
-        walls.append((time.perf_counter_ns() - begin_ns) / GROUP_COUNT)
-        spent.append((time.process_time_ns() - cpu_ns) / GROUP_COUNT)
-    del batches
-    return {"send_ns": min(walls), "receive_ns": min(spent), "start_ns": float(start_ns)}

@@ -73,7 +73,7 @@ def collect_facts() -> dict[str, Any]:
 
 
 def torch_facts(torch: Any) -> dict[str, Any]:
-    """Version, build and CPU libraries of torch."""
+    """Version and build of torch, and its threads."""
     show = attempt(lambda: str(torch.__config__.show())) or ""
     settings = dict(re.findall(r"(\w+)=([^,\n]+)", show))
     return {
@@ -82,12 +82,8 @@ def torch_facts(torch: Any) -> dict[str, Any]:
         "hip": getattr(torch.version, "hip", None),
         "debug": bool(getattr(torch.version, "debug", False)),
         "build_type": settings.get("BUILD_TYPE"),
-        "blas": settings.get("BLAS_INFO"),
         "mkl": attempt(lambda: bool(torch.backends.mkl.is_available())),
-        "mkl_version": first_match(r"Math Kernel Library Version (\S+)", show),
         "onednn": attempt(lambda: bool(torch.backends.mkldnn.is_available())),
-        "onednn_version": first_match(r"MKL-DNN v?(\S+)", show),
-        "cpu_capability": attempt(lambda: str(torch.backends.cpu.get_cpu_capability())),
         "threads": attempt(lambda: int(torch.get_num_threads())),
     }
 
@@ -100,13 +96,11 @@ def accelerator_facts(torch: Any) -> dict[str, Any]:
         cuda = bool(attempt(lambda: torch.cuda.is_available()))
     warning = "; ".join(one_line(w.message) for w in caught) or None
     if cuda:
-        devices = attempt(lambda: cuda_devices(torch)) or []
         return {
             "kind": "cuda",
-            "devices": devices,
+            "devices": attempt(lambda: cuda_devices(torch)) or [],
             "warning": warning,
             "architectures": attempt(lambda: list(torch.cuda.get_arch_list())),
-            "peer_access": attempt(lambda: peer_access(torch, len(devices))),
         }
     for kind in ("xpu", "mps"):
         module = getattr(torch, kind, None)
@@ -132,14 +126,6 @@ def cuda_devices(torch: Any) -> list[dict[str, Any]]:
             }
         )
     return devices
-
-
-def peer_access(torch: Any, count: int) -> list[list[bool]]:
-    """For every pair of devices: may one read the other's memory directly?"""
-    return [
-        [i == j or bool(torch.cuda.can_device_access_peer(i, j)) for j in range(count)]
-        for i in range(min(count, MOST_DEVICES))
-    ]
 
 
 def distributed_facts(torch: Any) -> dict[str, Any]:
@@ -182,11 +168,6 @@ def attempt(get: Callable[[], Any]) -> Any:
 def one_line(problem: object) -> str:
     text = " ".join(str(problem).split())
     return (f"{type(problem).__name__}: {text}" if isinstance(problem, Exception) else text)[:300]
-
-
-def first_match(pattern: str, text: str) -> str | None:
-    found = re.search(pattern, text, re.MULTILINE)
-    return found.group(1).strip() if found else None
 
 
 def read(path: str, limit: int = 1 << 20) -> str:

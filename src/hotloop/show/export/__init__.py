@@ -1,4 +1,4 @@
-"""A LiveRun -> other people's monitoring: Prometheus, OTLP, TensorBoard, JSON lines, Kubeflow. One file per target."""
+"""A LiveRun -> other people's monitoring: Prometheus, OTLP, TensorBoard, JSON lines. One file per target."""
 
 from __future__ import annotations
 

@@ -41,15 +41,13 @@ class Sender(Protocol):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
     """``open`` takes the text after ``TARGET=`` and the environment, and raises UsageError where that makes no
-    sense; nothing has been started by then. ``is_asked`` says from the environment that the target is wanted although
-    nobody named it."""
+    sense; nothing has been started by then."""
 
     id: str
     summary: str
     where: str
     """The text after ``TARGET=``, for the help."""
     open: Callable[[str, Mapping[str, str]], Sender]
-    is_asked: Callable[[Mapping[str, str]], bool] = lambda _: False
 
 
 def check_url(url: str, source: str) -> str:

@@ -195,39 +195,13 @@ class Bars:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlotLine:
-    """Values over a plot's x; None where there is none. ``style`` is a class of report.css."""
-
-    name: str
-    style: str
-    values: Sequence[float | None]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LinePlot:
-    """Lines over x, with a band of what is allowed; ``status`` and ``reason`` follow the title."""
-
-    title: str
-    alt: str
-    """A description of the plot, for those who cannot see it."""
-    x: Sequence[float]
-    lines: tuple[PlotLine, ...]
-    x_name: str
-    band: tuple[Sequence[float | None], Sequence[float | None]] | None = None
-    mark_x: float | None = None
-    status: str = ""
-    reason: str = ""
-    detail: Detail = Detail.FULL
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class StepChart:
     """The steps over time, drawn from the report's own data."""
 
     detail: Detail = Detail.FULL
 
 
-Block = Paragraph | Card | Table | Shares | Bars | LinePlot | StepChart
+Block = Paragraph | Card | Table | Shares | Bars | StepChart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

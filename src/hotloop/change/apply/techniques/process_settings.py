@@ -290,20 +290,17 @@ class GcFreeze(Technique):
     """
     ## What it does
     After `warmup_steps` steps, collects garbage once and calls `gc.freeze()`: later collections skip everything that is
-    alive then (dataset, model, libraries). With `every`, automatic collection is off from then on, and a collection
-    runs every `every` steps, at the same step on every rank. With `remove_explicit`, a `gc.collect()` in the script
-    collects only young objects, if it is called through the module.
+    alive then (dataset, model, libraries). With `remove_explicit`, a `gc.collect()` in the script collects only young
+    objects, if it is called through the module.
 
     ## When it helps
     It helps with datasets that are held as Python objects: each full collection visits every object and frees next to
     nothing. With 100,000 small objects in a list, a full collection takes 85 ms, and less than 0.1 ms once they are
-    frozen (Python 3.11 on one core of an AMD EPYC, minimum of 7). With several ranks, each rank pauses at a different
-    moment and the others wait; `every` makes all ranks pause together.
+    frozen (Python 3.11 on one core of an AMD EPYC, minimum of 7).
 
     ## When it does not
-    If frozen objects form reference cycles that become garbage later, they are never freed. With `every`, a program
-    that creates large reference cycles in each step holds them until the next collection; watch the memory. If a script
-    itself freezes objects or disables collection, its own setting stays.
+    If frozen objects form reference cycles that become garbage later, they are never freed. If a script
+    itself freezes objects, its own setting stays.
 
     ## Numerics
     Exact: no computed number changes. Only code that relies on finalizers running early would notice.
@@ -319,14 +316,6 @@ class GcFreeze(Technique):
         Setting(name="freeze", kind=bool, default=True, help="call gc.freeze() after the warm-up"),
         Setting(name="warmup_steps", kind=int, default=3, least=1, most=1_000_000, help="steps before freezing"),
         Setting(
-            name="every",
-            kind=int,
-            default=None,
-            least=1,
-            most=1_000_000,
-            help="collect only every N steps (default: keep automatic collection)",
-        ),
-        Setting(
             name="remove_explicit",
             kind=bool,
             default=False,
@@ -335,8 +324,8 @@ class GcFreeze(Technique):
     )
 
     def check(self, settings: Mapping[str, Value], strategy: Strategy) -> str | None:
-        if not settings["freeze"] and settings["every"] is None and not settings["remove_explicit"]:
-            return "freeze is false and neither every nor remove_explicit is set, so there is nothing to do"
+        if not settings["freeze"] and not settings["remove_explicit"]:
+            return "freeze is false and remove_explicit is not set, so there is nothing to do"
         return None
 
     def start(self, settings: Mapping[str, Value], context: Context) -> Effect:
@@ -349,9 +338,7 @@ class GcFreeze(Technique):
         memory["steps"] += 1
         settings = memory["settings"]
         if memory["steps"] == settings["warmup_steps"]:
-            context.report(self.id, _begin(memory, settings))
-        elif memory.get("is_scheduled") and memory["steps"] % settings["every"] == 0:
-            memory["collect"]()
+            context.report(self.id, _begin(settings))
 
     def forecast(self, analysis: Analysis, settings: Mapping[str, Value]) -> Saving | None:
         rank = analysis.lead
@@ -362,10 +349,9 @@ class GcFreeze(Technique):
         return saving_of_removal(cost)
 
 
-def _begin(memory: dict[str, Any], settings: Mapping[str, Any]) -> Effect:
+def _begin(settings: Mapping[str, Any]) -> Effect:
     """Everything that happens after the warm-up."""
     collect: Callable[..., int] = gc.collect
-    memory["collect"] = collect
     done, undone = [], []
     was_frozen = gc.get_freeze_count()
     if settings["freeze"] and not was_frozen:
@@ -373,11 +359,6 @@ def _begin(memory: dict[str, Any], settings: Mapping[str, Any]) -> Effect:
         gc.freeze()
         done.append("{frozen} objects frozen")
         undone.append(gc.unfreeze)
-    if settings["every"] is not None and gc.isenabled():
-        gc.disable()
-        memory["is_scheduled"] = True
-        done.append("a collection every {every} steps, none in between")
-        undone.append(gc.enable)
     if settings["remove_explicit"]:
 
         def collect_young(generation: int = 2) -> int:
@@ -387,16 +368,14 @@ def _begin(memory: dict[str, Any], settings: Mapping[str, Any]) -> Effect:
         done.append("the script's gc.collect() collects only young objects")
         undone.append(lambda: setattr(gc, "collect", collect))
     if not done:
-        chosen = f"{was_frozen} objects are frozen" if was_frozen else "automatic collection is off"
-        return NotApplicable(why=f"the script sets {chosen}")
+        return NotApplicable(why=f"the script already froze {was_frozen} objects")
 
     def undo() -> None:
-        memory["is_scheduled"] = False
         for one in undone:
             one()
 
     return Applied(
         text="after {warmup_steps} steps: " + ", ".join(done),
-        values={"warmup_steps": settings["warmup_steps"], "frozen": gc.get_freeze_count(), "every": settings["every"]},
+        values={"warmup_steps": settings["warmup_steps"], "frozen": gc.get_freeze_count()},
         undo=undo,
     )

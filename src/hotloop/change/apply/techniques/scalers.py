@@ -18,7 +18,7 @@ USUAL_INTERVAL = 2000
 class CalmerScaler(Technique):
     """
     ## What it does
-    Sets `growth_interval`, and `init_scale` if you give it, on the script's GradScaler when it is created. Without
+    Sets `growth_interval` on the script's GradScaler when it is created. Without
     settings, an interval below torch's own 2000 is raised to 2000. A number in the strategy is used as it is, and the
     report shows the script's own value.
 
@@ -29,12 +29,11 @@ class CalmerScaler(Technique):
 
     ## When it does not
     bfloat16 and float32 need no scaler at all (`drop-scaler`). The scaler skips some of the first steps to find its
-    factor; a smaller `init_scale` avoids a few of these skips, once. Loading a checkpoint restores the interval with
+    factor. Loading a checkpoint restores the interval with
     which it was saved. Overflows that come from the model itself remain.
 
     ## Numerics
-    Lossy: the optimizer takes steps that would otherwise be skipped, so training takes another path. With a smaller
-    factor, more of the smallest gradients are lost.
+    Lossy: the optimizer takes steps that would otherwise be skipped, so training takes another path.
     """
 
     id = "calmer-scaler"
@@ -44,14 +43,6 @@ class CalmerScaler(Technique):
     treats = ("loss-scaler-overhead",)
     conflicts = ("drop-scaler",)
     settings = (
-        Setting(
-            name="init_scale",
-            kind=float,
-            default=None,
-            least=1,
-            most=2.0**32,
-            help="initial scale (default: the script's)",
-        ),
         Setting(
             name="growth_interval",
             kind=int,
@@ -65,29 +56,16 @@ class CalmerScaler(Technique):
     def change_scaler(self, scaler: Any, settings: Mapping[str, Any], context: Context) -> Effect:
         if not scaler.is_enabled():
             return NotApplicable(why="the scaler is disabled")
-        interval, scale = scaler.get_growth_interval(), scaler._init_scale
-        named = settings["growth_interval"]
+        interval, named = scaler.get_growth_interval(), settings["growth_interval"]
         wanted = max(int(interval), USUAL_INTERVAL) if named is None else int(named)
-        wanted_scale = scale if settings["init_scale"] is None else float(settings["init_scale"])
-        if scaler._scale is not None and wanted_scale != scale:
-            return NotApplicable(why="the scaler was already used, so its initial scale no longer matters")
-        changes, values = [], {"growth_interval": wanted, "init_scale": wanted_scale}
-        if wanted != interval:
-            changes.append(f"growth_interval={{growth_interval}} instead of {interval}")
-        if wanted_scale != scale:
-            changes.append(f"init_scale={{init_scale:g}} instead of {scale:g}")
-        if not changes:
-            return NotApplicable(
-                why=f"growth_interval is already {interval} and init_scale already {scale:g}; set other values"
-            )
+        if wanted == interval:
+            return NotApplicable(why=f"growth_interval is already {interval}; set another value")
         scaler.set_growth_interval(wanted)
-        scaler._init_scale = wanted_scale
-
-        def undo() -> None:
-            scaler.set_growth_interval(interval)
-            scaler._init_scale = scale
-
-        return Applied(text=", ".join(changes), values=values, undo=undo)
+        return Applied(
+            text=f"growth_interval={{growth_interval}} instead of {interval}",
+            values={"growth_interval": wanted},
+            undo=lambda: scaler.set_growth_interval(interval),
+        )
 
 
 TORCHS_OWN = ("torch.amp.grad_scaler", "torch.cuda.amp.grad_scaler", "torch.cpu.amp.grad_scaler")

@@ -52,29 +52,6 @@ def check_torch(host: Host, answer: ResultMaker) -> MachineCheck:
     return answer.good(measured, **values)
 
 
-@machine_check("cpu-libraries", "torch", "CPU libraries")
-def check_cpu_libraries(host: Host, answer: ResultMaker) -> MachineCheck:
-    if not host.has_torch:
-        return answer.without_torch()
-    blas, capability = host.fact("torch", "blas"), host.fact("torch", "cpu_capability")
-    parts = [f"BLAS {blas or 'unknown'}"]
-    if host.fact("torch", "mkl_version"):
-        parts[-1] += f" {host.fact('torch', 'mkl_version')}"
-    if host.fact("torch", "onednn"):
-        parts.append(f"oneDNN {host.fact('torch', 'onednn_version') or ''}".strip())
-    parts.append(f"kernels for {capability or 'unknown'}")
-    measured = ", ".join(parts)
-    values: dict[str, Value] = {"blas": blas, "cpu_capability": capability, "onednn": host.fact("torch", "onednn")}
-    if blas in ("none", "eigen", "generic") or host.fact("torch", "onednn") is False:
-        return answer.warning(
-            measured,
-            why="matrix products or convolutions on the CPU run without an optimized library",
-            fix="install torch from its official wheels",
-            **values,
-        )
-    return answer.good(measured, **values)
-
-
 @machine_check("low-precision", "torch", "bf16 on the CPU")
 def check_low_precision(host: Host, answer: ResultMaker) -> MachineCheck:
     flags = host.fact("cpu_flags")
@@ -224,37 +201,6 @@ def check_gpu_memory(host: Host, answer: ResultMaker) -> MachineCheck | tuple[Ma
             used_ratio=round(ratio, 4),
         )
     return answer.good(f"at most {ratio * 100:.0f}%", used_ratio=round(ratio, 4))
-
-
-def list_ways(matrix: str) -> list[str]:
-    """Kinds of ways between two GPUs in the output of ``nvidia-smi topo -m``; cards and affinities are passed over.
-
-    >>> list_ways(" GPU0 GPU1 NIC0\\nGPU0 X NV18 PXB\\nGPU1 NV18 X SYS\\nNIC0 PXB SYS X")
-    ['NV18']
-    """
-    lines = (line.split() for line in re.sub(r"\x1b\[[0-9;]*m", "", matrix).splitlines())
-    rows = [words for words in lines if words and re.fullmatch(r"GPU\d+", words[0])]
-    return sorted({way for words in rows[1:] for way in words[1 : len(rows)]} - {"X"})
-
-
-@machine_check("gpu-links", "accelerator", "links between GPUs")
-def check_gpu_links(host: Host, answer: ResultMaker) -> MachineCheck | tuple[MachineCheck, ...]:
-    if (host.devices_count or 0) < 2 or host.fact("accelerator", "kind") != "cuda":
-        return ()
-    kinds = list_ways(host.gpu_links or "")
-    peer = host.fact("accelerator", "peer_access")
-    measured = f"{listed(kinds)}" if kinds else "kind unknown"
-    if isinstance(peer, list) and not all(all(row) for row in peer):
-        return answer.warning(
-            f"{measured}; some pairs cannot access each other's memory",
-            why="these pairs exchange data through host memory",
-            fix="list the pairs with nvidia-smi topo -p2p r; in a virtual machine, ACS or the hypervisor may prevent "
-            "it",
-            links=[*kinds],
-        )
-    if not kinds and not isinstance(peer, list):
-        return answer.unknown("neither nvidia-smi nor torch reports it")
-    return answer.good(f"{measured}, all pairs directly" if isinstance(peer, list) else measured, links=[*kinds])
 
 
 @machine_check("pcie-width", "accelerator", "PCIe width")

@@ -165,28 +165,6 @@ def check_memory(host: Host, answer: ResultMaker) -> MachineCheck:
     return answer.good(measured, **values)
 
 
-@machine_check("swap", "memory", "swap")
-def check_swap(host: Host, answer: ResultMaker) -> MachineCheck:
-    info = _read_meminfo(host)
-    total, free = info.get("SwapTotal"), info.get("SwapFree")
-    if total is None or free is None:
-        return answer.unknown("/proc/meminfo cannot be read")
-    if not total:
-        return answer.good("none")
-    found = re.search(r"^some .*avg60=([\d.]+)", host.read("proc/pressure/memory") or "", re.MULTILINE)
-    waiting = float(found.group(1)) / 100 if found else None
-    measured = f"{format_bytes(total - free)} of {format_bytes(total)} used"
-    if waiting is not None and waiting > 0.1:
-        return answer.warning(
-            f"{measured}; tasks waited for memory in {waiting * 100:.0f}% of the last minute",
-            why="programs wait while pages are swapped in and out",
-            fix="stop the programs that use the memory, or use less",
-            used_bytes=total - free,
-            waiting_ratio=waiting,
-        )
-    return answer.good(measured, used_bytes=total - free)
-
-
 @machine_check("shared-memory", "memory", "shared memory (/dev/shm)")
 def check_shared_memory(host: Host, answer: ResultMaker) -> MachineCheck:
     total, free = host.shm_total_bytes, host.shm_free_bytes

@@ -1,9 +1,8 @@
-"""github, junit, sarif and bencher: what CI systems read of a Check, a Proof, a Drill or a LintReport."""
+"""github, junit and sarif: what CI systems read of a Check, a Proof, a Drill or a LintReport."""
 
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -130,23 +129,6 @@ def _case(one: Judged, surface: Surface) -> JunitCase:
     return JunitCase(id=one.id, outcome=outcome, kind=one.verdict.value, message=sentence_of(one), place=place)
 
 
-@renderer("bencher", "Bencher Metric Format, for services that keep benchmarks", suffix=".json", kinds=("prove",))
-def draw_bencher(document: Document, surface: Surface) -> str:
-    """B's time over A's with its bounds, and the time of both sides in ns."""
-    proof: Proof = document.subject
-    metrics: dict[str, dict[str, float]] = {}
-    if proof.ratio is not None:
-        metrics["ratio"] = {"value": proof.ratio}
-        if proof.low is not None and proof.high is not None:
-            metrics["ratio"] |= {"lower_value": proof.low, "upper_value": proof.high}
-    for side in (proof.a, proof.b):
-        if side.times_ns:
-            mean = math.fsum(side.times_ns) / len(side.times_ns)
-            lowest, highest = min(side.times_ns), max(side.times_ns)
-            metrics[f"latency_{side.id.lower()}"] = {"value": mean, "lower_value": lowest, "upper_value": highest}
-    return json.dumps({f"prove per {proof.unit}": metrics}, indent=1) + "\n"
-
-
 def _attribute(text: str) -> str:
     return quoteattr(_legal(clean(text)))
 
@@ -155,45 +137,10 @@ def _legal(text: str) -> str:
     return _NOT_XML.sub(" ", text)
 
 
-@renderer("sarif", "SARIF 2.1.0, for code scanning", suffix=".sarif", kinds=("check", "lint"))
+@renderer("sarif", "SARIF 2.1.0, for code scanning", suffix=".sarif", kinds=("lint",))
 def draw_sarif(document: Document, surface: Surface) -> str:
     """Files are named relative to the root; a line outside of it is left out, as viewers could not open it."""
-    if isinstance(document.subject, LintReport):
-        return _write_log(*_draw_lint(document.subject, surface))
-    check: Check = document.subject
-    rules = [_rule(one) for one in check.judged]
-    results = [
-        _result(index, one, surface) for index, one in enumerate(check.judged) if one.verdict is not CheckVerdict.PASS
-    ]
-    notifications = [
-        {"level": "warning", "message": {"text": clean(text)}} for text in (*check.warnings, f"noise: {check.noise}")
-    ]
-    notifications += [
-        {"level": "note", "message": {"text": clean(f"not judged: {one.id}: {one.reason}")}} for one in check.skipped
-    ]
-    return _write_log(check.tool_version, rules, results, notifications)
-
-
-Objects = Sequence[dict[str, Any]]
-
-
-def _write_log(version: str, rules: Objects, results: Objects, notifications: Objects) -> str:
-    log = {
-        "$schema": SCHEMA,
-        "version": "2.1.0",
-        "runs": [
-            {
-                "tool": {"driver": {"name": "hotloop", "version": version, "rules": rules}},
-                "columnKind": "unicodeCodePoints",
-                "invocations": [{"executionSuccessful": True, "toolExecutionNotifications": notifications}],
-                "results": results,
-            }
-        ],
-    }
-    return json.dumps(log, allow_nan=False, indent=1) + "\n"
-
-
-def _draw_lint(report: LintReport, surface: Surface) -> tuple[str, Objects, Objects, Objects]:
+    report: LintReport = document.subject
     ids = sorted({one.rule for one in report.findings})
     rules = [
         {
@@ -206,8 +153,19 @@ def _draw_lint(report: LintReport, surface: Surface) -> tuple[str, Objects, Obje
     notifications = [
         {"level": "warning", "message": {"text": clean(f"not read: {one.file}: {one.reason}")}} for one in report.unread
     ]
-    results = [_lint_result(ids.index(one.rule), one, surface) for one in report.findings]
-    return report.tool_version, rules, results, notifications
+    log = {
+        "$schema": SCHEMA,
+        "version": "2.1.0",
+        "runs": [
+            {
+                "tool": {"driver": {"name": "hotloop", "version": report.tool_version, "rules": rules}},
+                "columnKind": "unicodeCodePoints",
+                "invocations": [{"executionSuccessful": True, "toolExecutionNotifications": notifications}],
+                "results": [_lint_result(ids.index(one.rule), one, surface) for one in report.findings],
+            }
+        ],
+    }
+    return json.dumps(log, allow_nan=False, indent=1) + "\n"
 
 
 def _lint_result(index: int, one: LintFinding, surface: Surface) -> dict[str, Any]:
@@ -238,66 +196,7 @@ def _replacement(edit: LintEdit) -> dict[str, Any]:
     return {"deletedRegion": region, "insertedContent": {"text": edit.text}}
 
 
-def _rule(one: Judged) -> dict[str, Any]:
-    return {
-        "id": one.id,
-        "name": "".join(part.capitalize() for part in clean(title_of(one)).replace("_", " ").split()),
-        "shortDescription": {"text": clean(title_of(one))},
-        "fullDescription": {"text": manual_of(one.id)},
-        "defaultConfiguration": {"level": "error"},
-    }
-
-
-def _result(index: int, one: Judged, surface: Surface) -> dict[str, Any]:
-    level = (
-        "error"
-        if one.verdict is CheckVerdict.REGRESSION
-        else "warning"
-        if surface.is_strict and one.decides
-        else "note"
-    )
-    result: dict[str, Any] = {
-        "ruleId": one.id,
-        "ruleIndex": index,
-        "level": level,
-        "message": {"text": sentence_of(one)},
-        "partialFingerprints": {"hotloopCheck/v1": one.id},
-        "properties": {
-            "verdict": one.verdict.value,
-            "changeRatio": one.change_ratio,
-            "lowRatio": one.low_ratio,
-            "highRatio": one.high_ratio,
-            "toleranceRatio": one.tolerance_ratio,
-        },
-    }
-    path = None if one.where is None else relative_path(one.where.file, surface.folder)
-    if one.where is not None and path is not None:
-        region = {"startLine": max(1, one.where.line)}
-        result["locations"] = [
-            {
-                "physicalLocation": {
-                    "artifactLocation": {"uri": quote(path.encode("utf-8", "replace"))},
-                    "region": region,
-                }
-            },
-        ]
-    return result
-
-
 def relative_path(file: str, root: str) -> str | None:
     """The path below ``root`` with slashes; None for a file elsewhere."""
     prefix = root.rstrip("/") + "/"
     return file[len(prefix) :] if root and file.startswith(prefix) else None
-
-
-def manual_of(judged_id: str) -> str:
-    """The subject of a check of this id, for formats that describe their rules."""
-    if judged_id.startswith("phase/"):
-        phase = judged_id.removeprefix("phase/")
-        return f"Mean time per step of the phase {phase}, as a fraction of the baseline's step."
-    if judged_id.startswith("budget/"):
-        return f"The limit {judged_id.removeprefix('budget/')} from the limits file."
-    return {
-        "step_ns": "Mean time of a steady step over all ranks.",
-        "memory_peak_bytes": "Peak memory of the run.",
-    }.get(judged_id, f"Throughput of the run: {judged_id}.")

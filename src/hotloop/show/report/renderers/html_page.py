@@ -13,7 +13,7 @@ from typing import Any
 from hotloop.core.errors import InvariantError
 from hotloop.show.report.document import Card, Cell, Detail, Document, Place, Row, Section, Surface, renderer, select
 from hotloop.show.report.manual import manual_to_html
-from hotloop.show.report.plots import draw_bars, draw_lines
+from hotloop.show.report.plots import draw_bars
 from hotloop.show.report.text import below_folder, blank_controls
 
 TITLE_LENGTH = 66
@@ -59,7 +59,6 @@ def draw_html(document: Document, surface: Surface) -> str:
         "near": shorten_paths,
         "manual": lambda text: Markup(manual_to_html(text)),
         "bars": lambda block: Markup(draw_bars(block.title, block.rows)),
-        "lines": lambda block: Markup(draw_lines(block)),
         "headline": lambda title: _split_title(shorten_paths(title)),
     }
     environment.tests["cell"] = lambda value: isinstance(value, Cell)

@@ -1,6 +1,6 @@
 """tune: the trials of a tuning -> what comes first in the report of its baseline.
 
-Ratios and bounds come from the tuning; this turns them into words, tables and plots.
+Ratios and bounds come from the tuning; this turns them into words and tables.
 """
 
 from __future__ import annotations
@@ -16,9 +16,7 @@ from hotloop.show.report.document import (
     Bars,
     Block,
     Detail,
-    LinePlot,
     Paragraph,
-    PlotLine,
     Section,
     Table,
     Text,
@@ -30,7 +28,6 @@ from hotloop.show.report.text import (
     format_bytes,
     format_counted,
     format_duration,
-    format_number,
     format_percent,
     format_rate,
 )
@@ -39,22 +36,13 @@ GROUP = "What was tried"
 TONES = {
     TrialVerdict.FASTER: "best",
     TrialVerdict.SMALLER: "best",
-    TrialVerdict.CHEAPER: "best",
     TrialVerdict.SLOWER: "fair",
     TrialVerdict.LARGER: "fair",
-    TrialVerdict.COSTLIER: "fair",
     TrialVerdict.REJECTED: "fair",
     TrialVerdict.NOT_APPLICABLE: "dim",
     TrialVerdict.CANNOT_TELL: "",
     TrialVerdict.FAILED: "high",
 }
-GOAL_WORDS = {"memory": "peak memory", "cost": "cost", "pareto": "speed, and peak memory,"}
-SERIES = (("loss", "loss"), ("gradient_norm", "gradient norm"))
-SERIES_NOTE = (
-    "The band shows the range allowed for the mean of each quarter of a trial, from the baseline and the numerics "
-    "class of the change. It was fixed before the candidate ran. Values far outside are drawn at the edge; values "
-    "that are not finite are gaps."
-)
 _RATE = {"token": "tokens_per_s", "sample": "samples_per_s", "step": "steps_per_s"}
 
 
@@ -72,14 +60,9 @@ def describe_tuning(tuning: Tuning, before: Breakdown | None, health: Sequence[H
         blocks.append(Bars(title="trials", rows=tuple(_describe_trial(tuning, one, unit) for one in tuning.trials)))
     if tuning.strategy_file:
         blocks.append(Paragraph(text=write(f"Strategy: {clean(tuning.strategy_file)}"), detail=Detail.FULL))
-    goal = GOAL_WORDS.get(tuning.goal, "speed").capitalize()
+    goal = "Peak memory" if tuning.goal == "memory" else "Speed"
     sections = [Section(title="Trials", note=f"{goal} relative to {against}", blocks=tuple(blocks), group=GROUP)]
-    if tuning.pareto:
-        sections.append(_list_standings(tuning))
     sections += _list_trials(tuning, before)
-    plots = [plot for trial in tuning.trials for plot in _list_series(trial)]
-    if plots:
-        sections.append(_full("Loss and gradient norm", SERIES_NOTE, tuple(plots)))
     doubts = [f"the baseline: {one.message}" for one in health if one.level in ("warning", "error")]
     notes = tuple(Paragraph(text=write(clean(note))) for note in (*doubts, *describe_notes(tuning)))
     trust = "How far to trust this"
@@ -113,7 +96,7 @@ def _describe_trial(tuning: Tuning, trial: Trial, unit: str) -> Bar:
 
 def describe_ratio(goal: str, trial: Trial) -> str:
     """The trial's ratio in the words of the goal, with its interval."""
-    better, worse = {"memory": (" smaller", " larger"), "cost": (" cheaper", " costlier")}.get(goal, ("", ""))
+    better, worse = (" smaller", " larger") if goal == "memory" else ("", "")
     first = "" if trial.first_steps is None or goal == "memory" else f" over the first {trial.first_steps} steps"
     ratio = _words(*goal_ratio(goal, trial), better, worse)
     return ratio if ratio == UNKNOWN else ratio + first
@@ -132,15 +115,14 @@ def _words(ratio: float | None, low: float | None, high: float | None, better: s
 
 def goal_ratio(goal: str, trial: Trial) -> tuple[float | None, float | None, float | None]:
     """Ratio and bounds by which the goal judges, above 1 where the trial is better."""
-    if goal in ("memory", "cost"):
-        held = trial.memory if goal == "memory" else trial.cost
-        ratio, low, high = (_number(held, key) for key in ("saving_ratio", "low_ratio", "high_ratio"))
+    if goal == "memory":
+        ratio, low, high = (_number(trial.memory, key) for key in ("saving_ratio", "low_ratio", "high_ratio"))
         return ratio, low, high
     return trial.speedup_ratio, trial.low_ratio, trial.high_ratio
 
 
 def describe_measured(trial: Trial, unit: str) -> str:
-    """Throughput, time per unit, peak memory and cost in one line; empty when nothing was measured."""
+    """Throughput, time per unit, and peak memory in one line; empty when nothing was measured."""
     if not trial.measured:
         return ""
     parts = [
@@ -148,26 +130,12 @@ def describe_measured(trial: Trial, unit: str) -> str:
         f"{format_duration(_time_per_unit(trial, unit))} per {unit}",
         f"peak {_peak(trial)}",
     ]
-    cost = _describe_cost(trial, unit)
-    if cost != UNKNOWN:
-        parts.append(f"cost {cost}")
     return ", ".join(part for part in parts if not part.startswith(UNKNOWN))
-
-
-def describe_memory(trial: Trial) -> str:
-    """The comparison of peaks with its interval; empty when there is none."""
-    ratio = _number(trial.memory, "saving_ratio")
-    if ratio is None:
-        return ""
-    low, high = _number(trial.memory, "low_ratio"), _number(trial.memory, "high_ratio")
-    return f"peak memory {_words(ratio, low, high, ' smaller', ' larger')}: {trial.memory.get('verdict')}"
 
 
 def describe_side(goal: str, trial: Trial) -> str:
     """The quantity that the goal itself does not judge: the other half of a trade-off."""
-    if goal == "pareto":
-        return describe_memory(trial)
-    if goal in ("memory", "cost") and trial.speedup_ratio is not None:
+    if goal == "memory" and trial.speedup_ratio is not None:
         return f"speed: {describe_ratio('speed', trial)} of the baseline"
     return ""
 
@@ -181,24 +149,6 @@ def work_unit(tuning: Tuning) -> str:
     return "step"
 
 
-def _list_standings(tuning: Tuning) -> Section:
-    rows = tuple(
-        (
-            str(one.get("id")),
-            str(one.get("standing")) + (f" (by {one['by']})" if one.get("by") else ""),
-            _with_bounds(one, "speedup"),
-            _with_bounds(one, "saving"),
-        )
-        for one in tuning.pareto
-    )
-    note = (
-        "Front: no other candidate is better in one of the two and at least as good in the other. The bounds in a row "
-        "hold jointly."
-    )
-    table = Table(header=("candidate", "standing", "speedup", "memory saving"), rows=rows)
-    return _full("Speed and memory", note, (table,))
-
-
 def _time_per_unit(trial: Trial, unit: str) -> float | None:
     rate = _number(trial.measured, _RATE[unit])
     return None if not rate else 1e9 / rate
@@ -207,23 +157,6 @@ def _time_per_unit(trial: Trial, unit: str) -> float | None:
 def _peak(trial: Trial) -> str:
     peak = _number(trial.measured, "rank_peak_bytes") or _number(trial.measured, "peak_bytes")
     return format_bytes(peak)
-
-
-def _describe_cost(trial: Trial, unit: str) -> str:
-    key = _cost_key(unit)
-    value = _number(trial.cost, key)
-    return UNKNOWN if value is None else f"{format_number(value)} {key.replace('_', ' ').replace('1000', '1,000')}"
-
-
-def _cost_key(unit: str) -> str:
-    return "per_1000_steps" if unit == "step" else f"per_million_{unit}s"
-
-
-def _with_bounds(one: Mapping[str, Value], name: str) -> str:
-    ratio, low, high = (_number(one, f"{name}{part}_ratio") for part in ("", "_low", "_high"))
-    if ratio is None or low is None or high is None:
-        return UNKNOWN
-    return "1" if low == high == 1.0 else f"{ratio:.2f}x ({low:.2f}–{high:.2f})"
 
 
 def _number(held: Mapping[str, Value], key: str) -> float | None:
@@ -271,14 +204,12 @@ def _list_trials(tuning: Tuning, before: Breakdown | None) -> list[Section]:
     rows, unit = [], work_unit(tuning)
     for trial in tuning.trials:
         forecast = trial.forecast.get("speedup_ratio")
-        cost = _number(trial.cost, _cost_key(unit))
         rows.append(
             (
                 clean(trial.id),
                 trial.verdict.value,
                 format_rate(_number(trial.measured, _RATE[unit]), f"{unit}s"),
                 _peak(trial),
-                UNKNOWN if cost is None else format_number(cost),
                 describe_ratio("speed", trial),
                 f"{forecast:.2f}x" if isinstance(forecast, float) else UNKNOWN,
                 str(trial.n),
@@ -288,7 +219,7 @@ def _list_trials(tuning: Tuning, before: Breakdown | None) -> list[Section]:
             )
         )
     header = (
-        "candidate", "verdict", "throughput", "peak memory per rank", _cost_key(unit).replace("_", " "), "speed",
+        "candidate", "verdict", "throughput", "peak memory per rank", "speed",
         "forecast", "pairs", "memory", "loss", "pays off after",
     )  # fmt: skip
     note = "Compared with the unchanged command, in fresh processes."
@@ -313,42 +244,3 @@ def _list_phases(measured: list[Trial], before: Breakdown) -> Section:
             rows.append((phase, *(format_duration(time_ns) for time_ns in times)))
     table = Table(header=("phase", "baseline", *(clean(trial.id) for trial in measured)), rows=tuple(rows))
     return _full("Before and after", "Mean host time per step.", (table,))
-
-
-def _list_series(trial: Trial) -> list[LinePlot]:
-    """One plot of the loss and one of the gradient norm, where they were seen on both sides."""
-    plots = []
-    for key, name in SERIES:
-        curve = trial.quality.get(key)
-        if not isinstance(curve, Mapping):
-            continue
-        steps = _numbers(curve.get("steps"))
-        series = {key: _numbers(curve.get(key)) for key in ("baseline", "low", "high", "candidate")}
-        if not steps or any(len(one) != len(steps) for one in series.values()) or None in steps:
-            continue
-        left = curve.get("left_at_step")
-        left_note = f"; it left the allowed range at step {left}" if left is not None else ""
-        own = trial.id if len(trial.id) < 40 else "candidate"
-        plots.append(
-            LinePlot(
-                title=f"{trial.id}: {name}",
-                alt=f"{name} of {trial.id} by step, with the range that the baseline allows{left_note}",
-                x=[step for step in steps if step is not None],
-                lines=(
-                    PlotLine(name="baseline", style="base", values=series["baseline"]),
-                    PlotLine(name=own, style="own", values=series["candidate"]),
-                ),
-                x_name="step",
-                band=(series["low"], series["high"]),
-                mark_x=float(left) if isinstance(left, int | float) else None,
-                status=str(curve.get("status")),
-                reason=str(curve.get("reason")),
-            )
-        )
-    return plots
-
-
-def _numbers(values: Value) -> Sequence[float | None]:
-    if not isinstance(values, list | tuple):
-        return []
-    return [float(value) if isinstance(value, int | float) else None for value in values]
