@@ -25,7 +25,6 @@ def make_run() -> RunRecording:
             facts=tuple(dict(fact) for fact in one.facts),
             lost_rows=0,
             closed=one.closed,
-            trouble="",
         )
         for one in record_hosts([Host("box")], 20, slow={1: 3.0}, run_id=None)
     )

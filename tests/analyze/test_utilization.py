@@ -117,7 +117,7 @@ def test_model_flops_are_those_of_the_hand_count(name: str) -> None:
     analysis = make_analysis(ops=record(forward), torch_threads=2)
     used = measure_utilization(analysis, Sampled(cpu_peaks={"float32": 1e9}))
     assert used.mfu_ratio == pytest.approx(by_hand / 0.02 / 1e9, rel=0.01)
-    assert used.peak == "float32 on 2 threads of this CPU, measured after the training"
+    assert used.peak == "float32 on 2 threads of this CPU, measured after the run"
 
 
 def test_what_is_computed_twice_is_in_hfu_alone() -> None:

@@ -49,3 +49,9 @@ def test_a_damaged_frame_is_stepped_over_and_the_next_is_found(at: int) -> None:
 def test_a_bad_header_is_refused(data: bytes, words: str) -> None:
     with pytest.raises(RecordingError, match=words):
         check_header(data, "file")
+
+
+def test_a_file_of_false_starts_is_given_up() -> None:
+    false_start = encode_frame(KIND_FACT, bytes(200_000))[:12]
+    data = false_start * 400_000  # a checksum of 200 kB at each of them would take hours
+    assert list(decode_frames(data)) == []

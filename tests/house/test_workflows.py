@@ -101,8 +101,7 @@ def test_the_action_passes_inputs_on_and_writes_the_summary(tmp_path: Path, code
         "INPUT_BASELINE": "baseline.json",
         "INPUT_LIMITS": "",
         "INPUT_STRICT": "true",
-        "INPUT_JUNIT": "",
-        "INPUT_SARIF": "check.sarif",
+        "INPUT_JUNIT": "check.xml",
     }
     assert set(step["env"]) <= set(environment)
     done = subprocess.run(
@@ -114,7 +113,7 @@ def test_the_action_passes_inputs_on_and_writes_the_summary(tmp_path: Path, code
     )
     assert done.returncode == code, done.stderr
     words = (tmp_path / "words").read_text().splitlines()
-    given = ["ci 1", "ci 2", "--baseline", "baseline.json", "--sarif", "check.sarif", "--strict"]
+    given = ["ci 1", "ci 2", "--baseline", "baseline.json", "--junit", "check.xml", "--strict"]
     result = str(tmp_path / "hotloop-check.json")
     drawn = [] if code == 2 else ["report", result, "--format", "markdown"]
     assert words == ["check", "--github", "--json", result, *given, *drawn]

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from hotloop.core.errors import RecordingError
-from hotloop.core.frames import KIND_ROW, MAGIC, encode_frame, encode_header
+from hotloop.core.frames import KIND_FACT, KIND_ROW, MAGIC, encode_frame, encode_header
 from hotloop.core.recording import CLOSED_BY_END, FIELD, STEP_FIELDS, UNKNOWN
 from hotloop.evidence.trace.recording import count_rows, fill_device_times, find_newer, find_run, read_process, read_run
 from tests.recordings import InstantWriter
@@ -127,6 +127,17 @@ def test_what_is_no_recording_is_refused_in_one_line(run: Path, data: bytes | No
         read_run(run / "nothing")
     with pytest.raises(RecordingError, match="contains no recording"):
         read_run(run.parent)
+
+
+def test_hostile_frames_and_sizes_are_bounded(run: Path) -> None:
+    path = run / "processes" / "host-1-0-0.hlr"
+    with path.open("ab") as file:
+        for payload in (b"[1]", b"{", b"[" * 100_000, b'"x"', b"\xff"):
+            file.write(encode_frame(KIND_FACT, payload))
+    assert [fact["kind"] for fact in read_process(path).facts] == ["process"]
+    os.truncate(path, 1 << 40)
+    with pytest.raises(RecordingError, match="a recording has at most"):
+        read_process(path)
 
 
 def test_one_bad_file_among_good_ones_is_a_health_line(run: Path) -> None:

@@ -20,6 +20,7 @@ MAGIC = b"\x89hlr\r\n\x1a\n"
 
 FORMAT_VERSION = 3
 MAX_FACT_BYTES = 256 << 10
+MOST_REREAD = 4
 
 KIND_ROW = 1
 KIND_FACT = 2
@@ -55,9 +56,13 @@ def encode_frame(kind: int, payload: bytes = b"") -> bytes:
 
 
 def decode_frames(data: bytes) -> Iterator[Frame]:
-    """Every good frame in ``data``; damaged stretches are stepped over by looking for the next frame."""
-    at = data.find(_TAG)
-    while 0 <= at <= len(data) - _FRAME.size:
+    """Every good frame in ``data``; damaged stretches are stepped over by looking for the next frame.
+
+    What is made of nothing but false starts is given up: the bytes that are read in vain are at most MOST_REREAD times
+    those of the data.
+    """
+    at, left_bytes = data.find(_TAG), MOST_REREAD * len(data)
+    while 0 <= at <= len(data) - _FRAME.size and left_bytes >= 0:
         _, kind, length, checksum = _FRAME.unpack_from(data, at)
         begin, end = at + _FRAME.size, at + _FRAME.size + length
         if length <= MAX_FACT_BYTES and end <= len(data) and crc32(payload := data[begin:end], kind) == checksum:
@@ -65,6 +70,7 @@ def decode_frames(data: bytes) -> Iterator[Frame]:
             at = data.find(_TAG, end)
         else:
             at = data.find(_TAG, at + 1)
+            left_bytes -= length if length <= MAX_FACT_BYTES and end <= len(data) else 0
 
 
 def encode_header() -> bytes:

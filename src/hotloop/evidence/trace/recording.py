@@ -1,12 +1,11 @@
 """A run folder -> RunRecording: rows as columns, facts as dicts, and what is missing, at any moment of a run's life.
 
-Works while the files are being written and after their writers were killed. Damage is stepped over and counted, and the
-only error is RecordingError with one line.
+Works while the files are being written and after their writers were killed. Nothing in a file is trusted: its size is
+bounded, damage is stepped over and counted, and the only error is RecordingError with one line.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import struct
 from collections.abc import Container, Iterable, Mapping
@@ -36,6 +35,7 @@ RUNS_FOLDER = ".hotloop"
 FILE_SUFFIX = ".hlr"
 
 _MAX_JSON_BYTES = 16 << 20
+_MAX_FILE_BYTES = 256 << 20  # a year of steps takes less: old rows are merged, facts thinned out
 _MAX_COUNT = 1 << 60  # a row index beyond this is damage
 _LAST_BYTES = 1 << 20
 _ROW_BYTES = 8 * len(STEP_FIELDS)
@@ -162,6 +162,8 @@ def _open_recording(path: Path, begin: int = HEADER_BYTES) -> tuple[bytes, os.st
         with path.open("rb") as file:
             check_header(file.read(HEADER_BYTES), str(path))
             stat = os.fstat(file.fileno())
+            if stat.st_size > _MAX_FILE_BYTES:
+                raise RecordingError(f"{path} has {stat.st_size} bytes; a recording has at most {_MAX_FILE_BYTES}")
             file.seek(begin if begin >= 0 else max(HEADER_BYTES, stat.st_size + begin))
             return file.read(), stat
     except OSError as error:
@@ -240,8 +242,7 @@ class RowsAndFacts:
         for number, frame in enumerate(frames):
             if frame.kind == KIND_ROW and len(frame.payload) == _ROW_BYTES:
                 payloads[_INDEX.unpack_from(frame.payload, 8 * FIELD["index"])[0]] = frame.payload
-            elif frame.kind == KIND_FACT:
-                fact = json.loads(frame.payload)
+            elif frame.kind == KIND_FACT and (fact := decode_object(frame.payload)) is not None:
                 key: object = number
                 # A health line with an id replaces the previous one, like the last-wins kinds.
                 if fact.get("kind") in LAST_WINS_KINDS or (fact.get("kind") == "health" and "id" in fact):
