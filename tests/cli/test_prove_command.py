@@ -53,7 +53,7 @@ def test_a_command_without_a_training_is_compared_with_no_training(
     (folder / "sleep.py").write_text("import time; time.sleep(0.1)\n")
     a, b = [sys.executable, "sleep.py"], [sys.executable, "train.py", "0.01"]
     assert main(["prove", "-q", "--budget", "5m", *a, "--", *b]) == 2
-    assert "a training was seen in B" in capsys.readouterr().err
+    assert "training was seen in B" in capsys.readouterr().err
 
 
 def test_the_logs_of_a_first_process_that_fails_stay(folder: Path) -> None:
