@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import numpy.random  # imported lazily otherwise, by the first draw
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode

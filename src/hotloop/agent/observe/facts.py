@@ -100,11 +100,8 @@ def accelerator_type() -> str | None:
     Only what is initialized counts: asking whether CUDA is available may initialize its driver, after which a
     training that forks would fail.
     """
-    kinds = ["cuda", "mps", "xpu"]
-    if hasattr(torch, "accelerator"):  # from torch 2.6 on; names the kind that torch was built for, and asks no driver
-        built_for = torch.accelerator.current_accelerator()
-        if built_for is not None and built_for.type not in kinds:
-            kinds.append(built_for.type)
+    # torch.accelerator would ask the driver in torch 2.6, and raise where there is no device.
+    kinds = ("cuda", "mps", "xpu", "mtia", "hpu", torch._C._get_privateuse1_backend_name())
     return next((kind for kind in kinds if _is_in_use(kind)), None)
 
 

@@ -60,7 +60,7 @@ def _state_of(model: Any) -> Callable[[], None]:
     """A function that puts the random numbers and the model's buffers back to their state now."""
     drawn = random.getstate()
     states = {"cpu": torch.get_rng_state()}
-    if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         states["cuda"] = torch.cuda.get_rng_state()
     buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
 
