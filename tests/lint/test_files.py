@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,12 +13,12 @@ from hypothesis import strategies as st
 
 from hotloop.cli import main
 from hotloop.core.errors import UsageError
-from hotloop.core.lint import LintReport
-from hotloop.judge.lint import lint_paths
+from hotloop.core.lint import LintFinding, LintReport
+from hotloop.judge.lint import LINT_RULES, lint_paths
 from hotloop.judge.lint.fixes import make_repairs
 
 from .cases import CASES
-from .cases.texts import KEPT, LOOP, pod
+from .cases.texts import KEPT, LOOP, change, pod
 
 
 def lint(path: Path) -> LintReport:
@@ -107,6 +108,51 @@ def test_hostile_files_are_one_clear_line_each(tmp_path: Path) -> None:
     assert {"deep.py", "minus.py", "zero.py", "pods.yaml", "dashes.yaml"} <= set(said)
     assert all("\n" not in reason and len(reason) < 200 for reason in said.values())
     assert report.findings == ()
+
+
+def test_a_rule_that_fails_is_a_note_and_the_other_findings_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(script: object) -> list[LintFinding]:
+        raise IndexError("list index\nout of range")
+
+    failing = replace(LINT_RULES["wrong-best"], judge=fail)
+    monkeypatch.setattr("hotloop.judge.lint.LINT_RULES", {**LINT_RULES, "wrong-best": failing})
+    (tmp_path / "train.py").write_text(KEPT)
+    report = lint(tmp_path)
+    assert [one.rule for one in report.findings] == ["kept-graph"]
+    assert [(one.failed, one.reason) for one in report.unread] == [
+        (False, "the rule wrong-best failed on it (IndexError('list index\\nout of range'))")
+    ]
+    assert main(["lint", str(tmp_path / "train.py"), "--fail-on", "high"]) == 0
+    assert "the rule wrong-best failed on it" in " ".join(capsys.readouterr().out.split())
+
+
+def test_an_empty_value_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(change(LOOP, "loader =", "model.head = head = None\nx = x.y = x.y\nloader ="))
+    assert lint(tmp_path).unread == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "is_low"),
+    [
+        ("tests/a.py", True),
+        ("benchmarks/a.py", True),
+        ("bench.py", True),
+        ("src/loader_benchmark.py", True),
+        ("profiling/a.py", True),
+        ("latest/a.py", False),
+        ("contest/a.py", False),
+        ("workbench/a.py", False),
+    ],
+)
+def test_runs_that_are_short_cost_little(
+    name: str, is_low: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path(name).parent.mkdir(exist_ok=True)
+    Path(name).write_text(KEPT)
+    assert [one.severity.value for one in lint(Path(name)).findings] == ["low" if is_low else "medium"]
 
 
 def test_aliases_of_yaml_are_not_expanded(tmp_path: Path) -> None:

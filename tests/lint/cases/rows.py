@@ -416,7 +416,7 @@ ROWS: list[tuple[str, str, str, str, str, str]] = [
     (
         "deepspeed",
         "deepspeed-settings",
-        "high",
+        "low",
         DEEPSPEED,
         '"stage": 2',
         '"stage": 2, "offload_param": {"device": "cpu"}',
@@ -495,7 +495,7 @@ ROWS: list[tuple[str, str, str, str, str, str]] = [
     (
         "accelerate",
         "accelerate-settings",
-        "high",
+        "low",
         ACCELERATE,
         "FSDP",
         "DEEPSPEED\ndeepspeed_config: {zero_stage: 2, offload_param_device: cpu}",
@@ -556,7 +556,7 @@ ROWS: list[tuple[str, str, str, str, str, str]] = [
     (
         "lightning",
         "lightning-settings",
-        "medium",
+        "low",
         LIGHTNING,
         "max_epochs: 10",
         "max_epochs: 10\n  use_distributed_sampler: false",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
@@ -24,6 +25,11 @@ LINT_RULES: Catalogue[LintRule] = Catalogue(LintRule, "hotloop.judge.lint.rules"
 SURE = list(Confidence)
 MANY = 256
 """The least files for several processes: fewer are checked before a second process has started."""
+TRIAL = re.compile(
+    r"(?i)(^|/)((unit_?|integration_?)?tests?|e2e|bench(mark)?s?|profil(e|ing)|debug(ging)?)(/|$)"
+    r"|(^|/)((\w*_)?(bench(mark)?s?|profil(e|er|ing)|debug)|(\w*_)?(bench(mark)?|debug|profile|test)_\w*)\.(py|json|ya?ml)$"
+)
+"""A path of tests, benchmarks or debugging, whose runs are short: of no finding of these formats is the cost high."""
 ORDER = {severity: at for at, severity in enumerate(Severity)}
 
 
@@ -46,7 +52,7 @@ def lint_paths(
     files = list({one.path: one for one in entries if isinstance(one, SourceFile)}.values())
     unread = [one for one in entries if isinstance(one, Unread)]
     around = survey(files, save_s)
-    judge = partial(_judge, rules=None if rules is None else tuple(rules), around=around)
+    judge = partial(lint_file, rules=None if rules is None else tuple(rules), around=around)
     if processes > 1 and len(files) > MANY and rules is None:
         with ProcessPoolExecutor(processes, get_context("spawn"), gc.disable) as pool:
             judged = list(pool.map(judge, files, chunksize=MANY // 8))
@@ -62,9 +68,9 @@ def lint_paths(
     findings: list[LintFinding] = []
     read: dict[str, bytes] = {}
     suppressed = 0
-    for file, (found, ignored_count, reason) in zip(files, judged, strict=True):
-        if reason:
-            unread.append(Unread(file=file.path, reason=reason, failed=True))
+    for file, (found, ignored_count, reasons) in zip(files, judged, strict=True):
+        unread += reasons
+        if any(one.failed for one in reasons):
             continue
         counts[file.kind] += 1
         suppressed += ignored_count
@@ -85,28 +91,30 @@ def lint_paths(
     )
 
 
-def _judge(
+def lint_file(
     file: SourceFile, rules: Sequence[LintRule] | None, around: Surroundings
-) -> tuple[list[LintFinding], int, str]:
-    """The result of ``lint_file``, or the reason why a file cannot be read."""
+) -> tuple[list[LintFinding], int, list[Unread]]:
+    """The findings of one file in order of lines, how many its comments turn off, and what was not judged: the file
+    if it cannot be read, or a rule that failed on it. Without ``rules``, all."""
+    unread: list[Unread] = []
     try:
-        return *lint_file(file, LINT_RULES.values() if rules is None else rules, around), ""
-    except NotRead as error:
-        return [], 0, str(error)
-
-
-def lint_file(file: SourceFile, rules: Iterable[LintRule], around: Surroundings) -> tuple[list[LintFinding], int]:
-    """The findings of one file in order of lines, and how many its comments turn off. Raises NotRead."""
-    parsed = LINT_FORMATS[file.kind].parse(file, around)
-    if parsed is None:
-        return [], 0
-    found = [
-        replace(one, file=file.path) for rule in rules if file.kind in rule.reads.split() for one in rule.judge(parsed)
-    ]
+        parsed = LINT_FORMATS[file.kind].parse(file, around)
+    except Exception as error:  # no file may end the run
+        reason = str(error) if isinstance(error, NotRead) else f"lint cannot read it ({error!r:.120})"
+        return [], 0, [Unread(file=file.path, reason=reason, failed=True)]
+    found: list[LintFinding] = []
+    for rule in () if parsed is None else LINT_RULES.values() if rules is None else rules:
+        try:
+            found += rule.judge(parsed) if file.kind in rule.reads.split() else ()
+        except Exception as error:
+            unread.append(Unread(file=file.path, reason=f"the rule {rule.id} failed on it ({error!r:.120})"))
+    is_training = file.kind in ("python", "deepspeed", "accelerate", "lightning")
+    least = Severity.LOW if is_training and TRIAL.search(file.path) else Severity.HIGH
+    found = [replace(one, file=file.path, severity=max(one.severity, least, key=ORDER.__getitem__)) for one in found]
     ignored = find_ignored(file.text)
     kept = [
         one
         for one in dict.fromkeys(found)
         if (off := ignored.get(one.line, frozenset())) is not None and one.rule not in off
     ]
-    return sorted(kept, key=lambda one: (one.line, ORDER[one.severity], one.rule)), len(found) - len(kept)
+    return sorted(kept, key=lambda one: (one.line, ORDER[one.severity], one.rule)), len(found) - len(kept), unread

@@ -9,11 +9,21 @@ from hotloop.judge.lint.formats.script import LintedScript
 
 SHARDS = re.compile(r"(^|\.)(FSDP|FullyShardedDataParallel)$")
 
+ACCUMULATION = re.compile(r"(?i)accum|update_freq|grad_acc|iter_size|micro|virtual|batch_multipl|subdivisions")
+
 HIGHER = re.compile(
     r"(?i)(^|_)(acc\w*|f1\w*|auc|auroc|m?ap|m?iou|dice|bleu|psnr|ssim|score|top1|top5|recall|precision|reward|r2)(_|\d|$)"
 )
 
 LOWER = re.compile(r"(?i)(^|_)(\w*loss|err\w*|wer|cer|rmse|mse|mae|ppl|perplexity|fid|nll|bpc)(_|\d|$)")
+
+
+def find_direction(metric: object) -> str:
+    """``max`` or ``min`` where a metric's name shows which is better; else empty."""
+    last = re.split(r"[/.]", metric)[-1] if isinstance(metric, str) else ""
+    up, down = bool(HIGHER.search(last)), bool(LOWER.search(last))
+    return "" if up == down else "max" if up else "min"
+
 
 UNIT_BATCHES = re.compile(
     r"(?i)(total|max|num|n|train|training)_?(steps|iters|iterations|updates|batches)|per_?epoch|loader|stepping_batches"

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from .files import NotRead, SourceFile, Start, Surroundings
+from .files import SourceFile, Start, Surroundings
 from .formats.batch import parse_batch
 from .formats.manifests import Pod, parse_manifests, read_objects
 from .yaml_fields import Field
@@ -39,7 +39,7 @@ def survey(files: Sequence[SourceFile], save_s: float | None) -> Surroundings:
                 started += (
                     _read_manifests(file, replace(known, objects=objects)) if _PREEMPTED.search(file.text) else []
                 )
-        except NotRead:
+        except Exception:
             continue  # reported by the run itself
     starts: dict[str, Start] = {}
     for written, start in started if not is_handled else ():

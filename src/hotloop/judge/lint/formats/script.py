@@ -43,6 +43,7 @@ ROLES = {
     "compiled": re.compile(r"^torch\.compile$"),
 }
 """What an object is, by the full name of the call that created it."""
+_LOADER = re.compile(r"(^|\.)(Stateful|MultiEpochs)?DataLoader$")
 _MADE = re.compile("|".join(ROLES[role].pattern for role in ("optimizer", "scheduler", "scaler")))
 # fmt: off
 _DETACHES = frozenset((
@@ -56,9 +57,11 @@ _LOSS = re.compile(r"(?i)loss|criterion|objective")
 _MODEL = re.compile(
     r"(?i)(^|_)(model|net|network|module|generator|discriminator|student|classifier|unet|policy|actor|critic)(_|\d|$)"
 )
+_COPY = re.compile(r"(?i)(^|_)(ref|reference|ema|teacher|target|old|frozen|shadow|averaged?|best)(_|\d|$)")
+"""Names of models that follow the trained one, or stay as they were."""
 _FROM_LIBRARY = re.compile(r"torchvision|timm|from_pretrained|transformers|\w_models?\b|smp")
 _HAS_MODES = re.compile(r"(?i)drop|batch_?norm|resnet|Transformer|backbone")
-_TAKES_LOSS = re.compile(r"(?i)accelerator|fabric|engine|manual|self$|^\?$")
+_TAKES_LOSS = re.compile(r"(?i)accelerator|fabric|engine|manual|strategy|booster|self$|^\?$")
 _FIELDS = frozenset(("loss", "logits", "last_hidden_state", "hidden_states", "T", "mT", "real", "values"))
 _SHAPES = ("squeeze", "view", "flatten", "reshape", "float", "contiguous")
 _JOINS = (ast.BinOp, ast.BoolOp, ast.UnaryOp, ast.Starred, ast.Tuple, ast.List)
@@ -217,9 +220,9 @@ class LintedScript(ValueFlow):
 
     @cached_property
     def loaders(self) -> list[ast.Call]:
-        """The calls that build DataLoaders."""
+        """The calls that build torch's DataLoader, or a class that takes the same arguments."""
         calls = self.calls if "DataLoader" in self.text else []
-        return [call for call, name in calls if ROLES["loader"].search(name)]
+        return [call for call, name in calls if _LOADER.search(name) and self.definition(call.func) is None]
 
     def iterates_loader(self, loop: ast.AST) -> bool:
         """Whether a for loop takes its values from a DataLoader, as the file builds it, or by its name."""
@@ -318,7 +321,8 @@ class LintedScript(ValueFlow):
         if any(origin in self.models for origin in origins):
             return True
         unknown = all(isinstance(origin, (ast.arg, ast.Name, ast.Attribute)) for origin in origins)
-        return unknown and bool(_MODEL.search(self.name(node).rpartition(".")[2]))
+        last = self.name(node).rpartition(".")[2]
+        return unknown and bool(_MODEL.search(last)) and not _COPY.search(last)
 
     def ends(self, value: ast.AST) -> list[ast.AST]:
         """The functions and layers that ultimately compute a value, through names and the models of this file."""
@@ -415,7 +419,8 @@ class LintedScript(ValueFlow):
         if isinstance(node, ast.Call):
             return self._judge_call(node, assumed)
         if isinstance(node, ast.Subscript):
-            return self._join([node.value], assumed)
+            is_dict = any(isinstance(one, ast.Dict) for one in self.origins(node.value))
+            return "" if is_dict else self._join([node.value], assumed)
         if isinstance(node, ast.IfExp):
             return self._join([node.body, node.orelse], assumed)
         if isinstance(node, _JOINS):
@@ -427,7 +432,7 @@ class LintedScript(ValueFlow):
     def _judge_name(self, node: ast.Name | ast.Attribute, assumed: Mapping[ast.AST, str]) -> str:
         bound = self.reaching(node)
         states = [self._judge_binding(binding, assumed) for binding in bound]
-        if "graph" in states or ("cut" not in states and any(binding.value in self.losses for binding in bound)):
+        if "graph" in states or ("cut" not in states and any((one.value, one.at) in self.losses for one in bound)):
             return "graph"
         if bound:
             return states[0] if len(set(states)) == 1 else ""
@@ -442,6 +447,10 @@ class LintedScript(ValueFlow):
             return "plain" if self.iterates_loader(binding.statement) else self.gradient(value, assumed)
         if isinstance(value, (ast.Tuple, ast.List)) and at is not None and at < len(value.elts):
             value = value.elts[at]
+        elif isinstance(value, ast.Call) and at is not None and not self.is_model(value.func):
+            made = self.origins(value, at=at)
+            if value not in made or at > 0:  # of an unknown function, only the first result is followed
+                return "" if value in made else self._join(made, assumed)
         return self.gradient(value, assumed)
 
     def _judge_call(self, call: ast.Call, assumed: Mapping[ast.AST, str]) -> str:
@@ -466,11 +475,11 @@ class LintedScript(ValueFlow):
         return self.gradient(method, assumed) if method is not None else ""
 
     @cached_property
-    def losses(self) -> frozenset[ast.AST]:
-        """The expression whose value then goes backward under a name."""
+    def losses(self) -> frozenset[tuple[ast.AST, int | None]]:
+        """The expressions whose value, or element, then goes backward under a name."""
         starts = [self.loss(call) for call in self.calls_of(".backward", ".manual_backward")]
         return frozenset(
-            binding.value
+            (binding.value, binding.at)
             for start in starts
             if isinstance(start, (ast.Name, ast.Attribute))
             for binding in self.reaching(start)

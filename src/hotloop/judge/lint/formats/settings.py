@@ -3,6 +3,7 @@ read."""
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,8 +17,8 @@ from hotloop.judge.lint.yaml_fields import Field, read_documents
 
 @dataclass(frozen=True, kw_only=True)
 class SettingsFile:
-    """``documents`` are the file's settings, ``notes`` its comments; ``tables``: the values to compare with each table;
-    ``tasks``: the tasks that it starts."""
+    """``documents`` are the file's settings, ``notes`` its name and comments; ``tables``: the values to compare with
+    each table; ``tasks``: the tasks that it starts."""
 
     documents: tuple[Field, ...]
     notes: str
@@ -32,7 +33,11 @@ def parse_settings(file: SourceFile, around: Surroundings) -> SettingsFile | Non
     if documents and not documents[0].is_mapping:
         raise NotRead("not a mapping of settings")
     tables = tuple((document, file.kind) for document in documents)
-    return SettingsFile(documents=documents, notes=read_notes(text), tables=tables) if documents else None
+    notes = f"{os.path.basename(file.path)} {read_notes(text)}"
+    return SettingsFile(documents=documents, notes=notes, tables=tables) if documents else None
+
+
+_NOT_TRAINING = re.compile(r"(?i)(^|[/_-])(eval\w*|infer\w*|predict\w*|generat\w*|export\w*|quantiz\w*)([/_.-]|$)")
 
 
 def parse_lightning(file: SourceFile, around: Surroundings) -> SettingsFile | None:
@@ -40,7 +45,7 @@ def parse_lightning(file: SourceFile, around: Surroundings) -> SettingsFile | No
     trainers = [one["trainer"] or one["fit.trainer"] for one in read_documents(file.text)[:1]]
     known = known_fields(read_types("lightning")["root"])
     count = sum(name in known for trainer in trainers for name, _ in trainer.items)
-    if count < 2 or "exp_manager:" in file.text:  # NeMo, which itself saves
+    if count < 2 or "exp_manager" in file.text or _NOT_TRAINING.search(file.path):  # NeMo itself saves and shards
         return None
     is_hydra = re.search(r"(?m)_target_|^\s*- _self_|^defaults:|\$\{", file.text) is not None
     tables = () if is_hydra or count * 2 <= len(trainers[0].items) else ((trainers[0], "lightning"),)

@@ -40,6 +40,7 @@ def wrapper_prefix(script: LintedScript) -> Iterator[LintFinding]:
     ):
         return
     saved: dict[str, ast.Call] = {}
+    classes = set[str]()
     for call in (one for one in script.calls_of("torch.save") if one.args):
         states = [
             one
@@ -50,12 +51,14 @@ def wrapper_prefix(script: LintedScript) -> Iterator[LintFinding]:
             one.func.value for one in states if isinstance(one.func, ast.Attribute) and one.func.attr == "state_dict"
         ]
         saved.update({_wrapper(script, one): call for one in models if _wrapper(script, one) or script.is_model(one)})
+        classes |= {
+            script.name(made.func) for one in models if _wrapper(script, one) for made in script.made(one, inside=True)
+        }
     role = next((one for one in PREFIXES if list(saved) == [one]), "")
     for load in script.calls_of(".load_state_dict") if role else ():
         target = getattr(load.func, "value", load)
-        known = any(isinstance(one, ast.Call) for one in script.origins(target, inside=True)) and not script.role(
-            target
-        )
+        made = {script.name(one.func) for one in script.made(target, inside=True)}
+        known = bool(made & classes) and not script.role(target) and not NO_MODEL.search(script.name(target))
         from_file = any(
             isinstance(one, ast.Call) and script.name(one.func) == "torch.load" for one in script.said(load)
         )
@@ -70,9 +73,12 @@ def wrapper_prefix(script: LintedScript) -> Iterator[LintFinding]:
         )
 
 
+NO_MODEL = re.compile(r"(?i)optim|sched|scaler|(^|[._])ema")
+
+
 def _wrapper(script: LintedScript, model: ast.AST) -> str:
     """The wrapper of a model on any path that leads here."""
-    if isinstance(model, ast.Attribute) and model.attr in ("module", "_orig_mod"):
+    if any(isinstance(one, ast.Attribute) and one.attr in ("module", "_orig_mod") for one in script.said(model)):
         return ""
     role = script.role(model)
     made = [script.name(one.func) for one in script.origins(model) if isinstance(one, ast.Call)]
@@ -82,8 +88,8 @@ def _wrapper(script: LintedScript, model: ast.AST) -> str:
 @lint_rule("incomplete-checkpoint", "a resumed run does not restore everything that it needs", reads="python")
 def incomplete_checkpoint(script: LintedScript) -> Iterator[LintFinding]:
     """## What it does
-    Looks at scripts that resume training: looks for an optimizer, scheduler or scaler that is not saved or not loaded,
-    keys that are never saved, an epoch that is trained again, and checkpoints that every rank loads onto GPU 0.
+    In scripts that resume training, looks for an optimizer, scheduler or scaler that is not saved or not loaded, keys
+    that are never saved, and an epoch that is trained again.
 
     ## Why it costs
     After a restart, Adam's moments and the learning rate start over: the loss jumps, and the result is worse without
@@ -142,18 +148,10 @@ def incomplete_checkpoint(script: LintedScript) -> Iterator[LintFinding]:
         shifted = isinstance(script.parent(begin), ast.BinOp) or script.has(r"start\w*\s*\+\s*1|\+=\s*1")
         yield from script.report(
             bool(ranges) and not shifted and epochs[0] == script.name(getattr(ranges[0], "target", begin)) and begin,
-            Severity.MEDIUM,
+            Severity.LOW,
             f"resumes at an epoch that was already finished when saved: that {epochs[0]} is trained "
             "twice after each restart",
             "start at checkpoint['epoch'] + 1",
-        )
-    parallel = script.calls_of(".DistributedDataParallel", ".DDP") and not script.has("set_default_device|map_location")
-    for load in loads if parallel else ():
-        yield from script.report(
-            len(load.args) < 2 and keyword(load, "map_location") is None and load,
-            Severity.MEDIUM,
-            "torch.load without map_location puts every rank's copy on GPU 0, where it was saved: memory may run out",
-            'torch.load(path, map_location="cpu")',
         )
 
 
@@ -225,21 +223,29 @@ def wrong_best(script: LintedScript) -> Iterator[LintFinding]:
     ## When it is wrong
     Ignore the finding if a name means the opposite of its content.
     """
-    for node in script.of[ast.Assign] if ".state_dict" in script.text else ():
-        if isinstance(node.value, ast.Call) and script.name(node.value.func).endswith(".state_dict"):
-            name, model = script.name(node.targets[0]), getattr(node.value.func, "value", node.value)
-            loaded = [
+    for name, values in script.assigned.items() if ".state_dict" in script.text else ():
+        for kept in (one for one in values if script.name(getattr(one, "func", one)).endswith(".state_dict")):
+            model = getattr(getattr(kept, "func", kept), "value", kept)
+            loops = [loop for loop, _ in script.epochs if script.within(kept, loop)]
+            used = [
                 one
-                for one in script.calls_of(".load_state_dict")
-                if one.args and script.name(one.args[0]) == name and script.receiver(one) == script.name(model)
+                for one in script.calls_of(".load_state_dict", "torch.save")
+                if one.args
+                and name in map(script.name, ast.walk(one.args[0]))
+                and (
+                    script.receiver(one) == script.name(model)
+                    or (script.name(one.func) == "torch.save" and loops and not script.within(one, loops[-1]))
+                )
             ]
-            inside = any(script.within(node, loop) for loop, _ in script.epochs)
-            begins = re.search(r"(?i)init|orig|snapshot|backup", name) and len(script.values(node.targets[0])) == 1
+            begins = re.search(r"(?i)init|orig|snapshot|backup", name) and len(values) == 1
             yield from script.report(
-                (("best" in name and inside) or begins) and script.is_model(model) and bool(loaded) and node,
+                (("best" in name and bool(loops)) or begins)
+                and not NO_MODEL.search(script.name(model))
+                and bool(used)
+                and kept,
                 Severity.HIGH,
                 f"{name} is a reference to the live parameters, not a copy: at the end it holds the last weights",
-                f"{name} = copy.deepcopy({script.source(node.value)})",
+                f"{name} = copy.deepcopy({script.source(kept)})",
             )
     for node in script.of[ast.If] if script.has("best") else ():
         if not (isinstance(node.test, ast.Compare) and isinstance(node.test.ops[0], ORDER)):
@@ -251,7 +257,7 @@ def wrong_best(script: LintedScript) -> Iterator[LintFinding]:
         up, down = (any(kind.search(one.rpartition(".")[2]) for one in sides) for kind in (HIGHER, LOWER))
         starts = [script.source(one) for one in script.assigned.get(best, ()) if one.lineno < node.lineno]
         start = starts[0] if starts else ""
-        huge = re.search(r"inf|1e\d|9999|maxsize", start) and not start.startswith("-")
+        huge = re.search(r"inf|1e\d|9999|maxsize", start) and "-" not in start
         never = (rises and huge) or (not rises and start in ("0", "0.0", "-1", "0."))
         yield from script.report(
             "best" in best and sets and up != down and (up != rises or bool(never)) and node,

@@ -11,12 +11,11 @@ from hotloop.core.lint import LintEdit, LintFinding, lint_rule
 from hotloop.judge.lint.formats.script import LintedScript, LoopStep
 from hotloop.judge.lint.python_code import constant, keyword
 from hotloop.judge.lint.python_flow import LoopCall
-from hotloop.judge.lint.script_words import SHARDS
+from hotloop.judge.lint.script_words import ACCUMULATION, SHARDS
 
 CLIPS = ("clip_grad_norm_", "clip_grad_norm", "clip_grad_value_")
 CLEARED = re.compile(r"\.grad\s*=\s*None|grad(\.data)?\.(zero_|fill_)|clear_grad|grad\.detach_\(\)")
 DIVIDES_ITSELF = ("accelerate", "deepspeed", "lightning", "colossalai", "fairscale", "transformers.Trainer")
-_ACCUMULATION = re.compile(r"(?i)accum|update_freq|grad_acc|iter_size|micro|virtual|batch_multipl|subdivisions")
 
 
 @lint_rule(
@@ -60,7 +59,7 @@ def accumulation_without_no_sync(script: LintedScript, training: LoopStep) -> It
         "every backward runs under no_sync: DDP never averages the gradients, and the ranks drift apart",
         "exit no_sync for the last micro-batch of each step",
     )
-    handled = script.has(r"no_sync|require_backward_grad_sync|accelerate|deepspeed")
+    handled = script.has(r"no_sync|require_backward_grad_sync|accelerate|deepspeed|FSDP|FullyShardedDataParallel")
     count = None if handled else _find_accumulation(script, training)
     yield from script.report(
         count and first,
@@ -134,7 +133,11 @@ def clipped_scaled_gradients(script: LintedScript, training: LoopStep) -> Iterat
         models = script.origins(given.value) if isinstance(given, ast.Attribute) else []
         shards = [one for one in models if isinstance(one, ast.Call) and SHARDS.search(script.name(one.func))]
         yield from script.report(
-            "utils" in clip.name and bool(shards) and not script.has("NO_SHARD|use_orig_params_clip") and clip,
+            "utils" in clip.name
+            and bool(shards)
+            and not script.has("NO_SHARD|use_orig_params_clip")
+            and not any(script.mentions(test, SHARDS) for test in clip.tests)
+            and clip,
             Severity.MEDIUM,
             "torch.nn.utils.clip_grad_norm_ uses the norm of this rank's shard: each rank clips by a different norm",
             "call FullyShardedDataParallel's model.clip_grad_norm_(max_norm)",
@@ -145,7 +148,9 @@ def clipped_scaled_gradients(script: LintedScript, training: LoopStep) -> Iterat
         apart = any(script.exclude_each_other(one.site, clip.site) for one in scaled | stepped)
         unscaled = any(one.name.endswith("unscale_") for one in before)
         yield from script.report(
-            not (apart or unscaled or scaled.isdisjoint(before) or stepped.isdisjoint(after)) and clip,
+            not (apart or unscaled or scaled.isdisjoint(before) or stepped.isdisjoint(after))
+            and not re.search("(?i)optim", script.receiver(clip.call))  # which knows its scale
+            and clip,
             Severity.HIGH,
             "clips gradients that still include the scaler's factor: almost nothing of the step is left",
             "call scaler.unscale_(optimizer) before it",
@@ -193,7 +198,7 @@ def misused_scaler(script: LintedScript, training: LoopStep) -> Iterator[LintFin
             "scaler.update() is never called: the second scaler.step() raises RuntimeError, and the scale never adapts",
         ),
         (
-            not scaled and not engines and bool(training.backwards),
+            not any(_is_scaled_loss(script, one) for one in training.backwards) and not engines,
             through,
             Severity.HIGH,
             "scaler.step() divides by a scale that backward() never saw: the loss was not scaled",
@@ -529,14 +534,14 @@ def _find_accumulation(script: LintedScript, training: LoopStep) -> ast.expr | N
         test = _find_period(script, step)
         if test is not None and all(one.is_certain for one in training.backwards):
             divisor = _find_divisor(script, test)
-            named = divisor is not None and script.mentions(divisor, _ACCUMULATION)
+            named = divisor is not None and script.mentions(divisor, ACCUMULATION)
             clears = [_find_period(script, one) for one in training.find("zero_grad")]
             return divisor if named or (clears and all(clears)) else None
     for backward in training.backwards if training.steps else ():
         inner = next((one for one in script.loops_around(backward.call) if one is not training.container), None)
         if isinstance(inner, ast.For) and script.within(inner, training.container) and isinstance(inner.iter, ast.Call):
             count = inner.iter.args[0] if len(inner.iter.args) == 1 else None
-            if script.name(inner.iter.func) == "range" and count is not None and script.mentions(count, _ACCUMULATION):
+            if script.name(inner.iter.func) == "range" and count is not None and script.mentions(count, ACCUMULATION):
                 return count
     return None
 
@@ -704,7 +709,7 @@ def stale_optimizer(script: LintedScript) -> Iterator[LintFinding]:
 
 def _outdates(script: LintedScript, node: ast.AST, model: ast.AST) -> str:
     """How a statement changes a model after its parameters were taken."""
-    made = script.origins(node.value)[0] if isinstance(node, ast.Assign) else node
+    made = next(iter(script.origins(node.value)), node) if isinstance(node, ast.Assign) else node
     name = script.name(made.func) if isinstance(made, ast.Call) else ""
     target = node.targets[0] if isinstance(node, ast.Assign) else None
     is_layer = isinstance(target, ast.Attribute) and re.match(r"torch\.nn\.[A-Z]\w*$", name)

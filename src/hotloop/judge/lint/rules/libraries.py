@@ -11,7 +11,7 @@ from hotloop.core.lint import LintFinding, lint_rule
 from hotloop.judge.lint.formats.script import LintedScript
 from hotloop.judge.lint.python_code import constant, has_unpacked, keyword
 from hotloop.judge.lint.python_flow import LoopCall
-from hotloop.judge.lint.script_words import HIGHER, LENGTHS, LOWER, find_unit
+from hotloop.judge.lint.script_words import LENGTHS, find_direction, find_unit
 
 
 @lint_rule("half-accelerated", "only some of the training objects are passed to Accelerate", reads="python")
@@ -38,6 +38,7 @@ def half_accelerated(script: LintedScript) -> Iterator[LintFinding]:
     made = script.calls_of("accelerate.Accelerator", ".Accelerator")
     count = keyword(made[0], "gradient_accumulation_steps") if made else None
     grouped = ".accumulate(" in script.text
+    scales = count or (made and (keyword(made[0], "mixed_precision") or has_unpacked(made[0])))
     for step in script.training if made else ():
         scopes = {step.scope, script.scope(step.loop), *(script.scope(one) for one in script.callers_of(step.loop))}
         calls = [
@@ -59,7 +60,7 @@ def half_accelerated(script: LintedScript) -> Iterator[LintFinding]:
             (
                 calls and not step.backwards[0].call.args,
                 step.backwards[0],
-                Severity.HIGH,
+                Severity.HIGH if scales else Severity.MEDIUM,
                 "loss.backward() bypasses the Accelerator: no loss scaling, no accumulation",
             ),
             (
@@ -182,13 +183,6 @@ def lightning_by_hand(script: LintedScript) -> Iterator[LintFinding]:
             yield from script.report(bool(holds) and place, severity, message, "leave it to Lightning's Trainer")
 
 
-def _direction(metric: object) -> str:
-    """``max`` or ``min`` where a metric's name shows which is better; else empty."""
-    last = re.split(r"[/.]", metric)[-1] if isinstance(metric, str) else ""
-    up, down = bool(HIGHER.search(last)), bool(LOWER.search(last))
-    return "" if up == down else "max" if up else "min"
-
-
 @lint_rule("misused-callbacks", "a Lightning callback, scheduler or list does not fit its module", reads="python")
 def misused_callbacks(script: LintedScript) -> Iterator[LintFinding]:
     """## What it does
@@ -274,7 +268,7 @@ def misused_callbacks(script: LintedScript) -> Iterator[LintFinding]:
         )
         mode = constant(keyword(call, "mode")) if keyword(call, "mode") else "min"
         opposite = (
-            _direction(monitor) not in ("", mode)
+            find_direction(monitor) not in ("", mode)
             and mode in ("min", "max")
             and not has_unpacked(call)
             and len(call.args) < 3
@@ -283,7 +277,7 @@ def misused_callbacks(script: LintedScript) -> Iterator[LintFinding]:
             opposite and call,
             Severity.HIGH,
             f"monitor={monitor!r} with mode={mode!r} keeps the worst: the mode has the wrong direction",
-            f"mode={_direction(monitor)!r}",
+            f"mode={find_direction(monitor)!r}",
         )
         logged = {f"{one}{end}" for one in names for end in ("", "_epoch", "_step")} | {"epoch", "step"}
         alone = len(modules) == 1 and ... not in names and bool(names) and len(modules[0].bases) == 1
@@ -372,13 +366,15 @@ def conflicting_arguments(script: LintedScript) -> Iterator[LintFinding]:
                 "keeps the logits of the entire evaluation on the GPU",
             ),
             (
-                "dataloader_num_workers" not in args
+                trainer is not None
+                and "dataloader_num_workers" not in args
                 and bool(script.has(r"set_transform|with_transform|ImageProcessor|FeatureExtractor")),
                 Severity.MEDIUM,
                 "dataloader_num_workers is 0: images or audio are decoded in the training process, and the GPU waits",
             ),
             (
-                "remove_unused_columns" not in args
+                trainer is not None
+                and "remove_unused_columns" not in args
                 and ".set_transform(" in script.text + ".set_transform(" * (".with_transform(" in script.text),
                 Severity.HIGH,
                 "remove_unused_columns drops the columns that set_transform reads: batches are "
@@ -390,7 +386,7 @@ def conflicting_arguments(script: LintedScript) -> Iterator[LintFinding]:
         side = {"True": "max", "False": "min", "None": default}.get(str(higher), "")
         checks.append(
             (
-                side not in ("", _direction(metric)) and _direction(metric) != "",
+                side not in ("", find_direction(metric)) and find_direction(metric) != "",
                 Severity.HIGH,
                 f"greater_is_better has the wrong direction for {metric}: the worst checkpoint is kept as the best",
             )

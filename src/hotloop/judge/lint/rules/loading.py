@@ -297,7 +297,10 @@ def loader_order(script: LintedScript, training: LoopStep) -> Iterator[LintFindi
                 "the loader has no DistributedSampler: every rank trains on all of the data and repeats the same work",
             ),
             (
-                fixed and not _ORDERED.search(script.text),
+                fixed
+                and not _ORDERED.search(script.text)
+                and not script.mentions(call.args[0], _RANDOM)
+                and not script.has(r"\bmake_(classification|regression|blobs|moons)\("),
                 Severity.MEDIUM,
                 "the training loader does not shuffle: each epoch has the same batches, in the order of the data",
             ),
@@ -307,6 +310,7 @@ def loader_order(script: LintedScript, training: LoopStep) -> Iterator[LintFindi
             yield from script.report(call, severity, text, advice, is_sure=False)
 
 
+_RANDOM = re.compile(r"^(randn?|randint)$")
 _STREAM = re.compile(r"(?i)iter|web|stream|ffcv")
 _ORDERED = re.compile(r"(?i)shuffle\(|randperm|permutation|\.sample\(|pack|sequence|time_?series|bptt|rnn|lstm")
 
@@ -350,7 +354,8 @@ def slow_dataset(script: LintedScript) -> Iterator[LintFinding]:
     ]
     collates = [script.definition(part) for call in workers if (part := keyword(call, "collate_fn"))]
     owners = [one for one in script.of[ast.ClassDef] if script.derives(one, r"Dataset$|(^|\.)data\.")]
-    for function in [*collates, *(script.method(one, "__getitem__") for one in owners)]:
+    loaded = {owner for owner in owners for call in workers if _is_loaded(script, owner, call, len(owners) == 1)}
+    for function in [*collates, *(script.method(one, "__getitem__") for one in owners if one in loaded)]:
         moves = [
             one for one in _events(script, function) if re.search(r"\.(to|cuda)$", one.name) and _is_device(script, one)
         ]
@@ -374,15 +379,16 @@ def slow_dataset(script: LintedScript) -> Iterator[LintFinding]:
         )
         text = script.text_of(owner)
         yield from script.report(
-            bool(workers)
+            owner in loaded
             and script.derives(owner, "IterableDataset")
-            and not re.search("worker|islice|shard|rank", text)
+            and not re.search(r"worker|islice|shard|rank|\bin (iter\()?self\.\w*(dataset|stream|pipe|loader)", text)
             and walker,
             Severity.HIGH,
             f"{owner.name} is not split among workers: each of them yields every sample",
             "take every n-th sample by torch.utils.data.get_worker_info()",
         )
-        for node in (one for one in ast.walk(owner) if isinstance(one, ast.Assign) and workers and getter is not None):
+        held = owner in loaded and getter is not None
+        for node in (one for one in ast.walk(owner) if held and isinstance(one, ast.Assign)):
             name, made = (
                 script.name(node.targets[0]),
                 [script.name(one.func) for one in ast.walk(node.value) if isinstance(one, ast.Call)],
@@ -400,7 +406,19 @@ def slow_dataset(script: LintedScript) -> Iterator[LintFinding]:
             )
             yield from script.report(
                 kept
-                and any(one.endswith(("json.loads", ".readlines", "DictReader", "csv.reader")) for one in made)
+                and any(one.endswith("h5py.File") for one in made)
+                and not re.search(rf"{re.escape(name)}(\.close|\s*=\s*None)|del {re.escape(name)}", text)
+                and node,
+                Severity.HIGH,
+                f"{name} is opened before the workers start: they share its handle, and read wrong data or fail",
+                "open it lazily in __getitem__, once per worker",
+                is_sure=False,
+            )
+            yield from script.report(
+                kept
+                and any(
+                    one.endswith(("json.loads", ".readlines", ".to_pylist", "DictReader", "csv.reader")) for one in made
+                )
                 and node,
                 Severity.MEDIUM,
                 f"{name} is a list of Python objects: every worker copies it page by page as "
@@ -411,9 +429,18 @@ def slow_dataset(script: LintedScript) -> Iterator[LintFinding]:
             )
 
 
+def _is_loaded(script: LintedScript, owner: ast.AST, loader: ast.Call, is_alone: bool) -> bool:
+    """Whether a loader takes a dataset of this class, or, of an unknown one, whether the file has no other."""
+    given = loader.args[0] if loader.args else keyword(loader, "dataset")
+    classes = [script.definition(one.func) for one in script.made(given)] if given is not None else []
+    return owner in classes or (is_alone and not any(classes))
+
+
 def _is_device(script: LintedScript, event: LoopCall) -> bool:
     given = event.call.args[0] if event.call.args else event.call
-    return not event.tests and (event.name.endswith("cuda") or bool(TO_DEVICE.search(script.source(given))))
+    shown = script.source(given)
+    beside = re.search(r"(?<!self|args|nfig|.cfg|.opt)\.device$", shown)  # where another tensor is
+    return not event.tests and (event.name.endswith("cuda") or bool(TO_DEVICE.search(shown) and not beside))
 
 
 def _reads_all(script: LintedScript, event: LoopCall, index: str) -> bool:
@@ -463,6 +490,7 @@ def leaked_split(script: LintedScript) -> Iterator[LintFinding]:
             ),
             (
                 any(re.match(r"(?i)(self\.)?(val|test|eval|dev)", one) for one in targets)
+                and keyword(call, "sampler") is None
                 and re.match(r"(?i)(self\.)?train_?(data|set|ds)", given),
                 "for validation uses the training dataset: the score is the training score",
             ),

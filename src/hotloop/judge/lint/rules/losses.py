@@ -186,6 +186,16 @@ def unmasked_labels(script: LintedScript) -> Iterator[LintFinding]:
     ## When it is wrong
     Ignore the finding if another file sets -100.
     """
+    ends = script.has(r"\.pad_token(_id)? *= *[^\n]*eos_token") and script.has(r"(\+|\{) *[\w.]*\.eos_token\b")
+    for call in script.calls_of(".DataCollatorForLanguageModeling") if ends else ():
+        yield from script.report(
+            constant(keyword(call, "mlm")) is False and call,
+            Severity.MEDIUM,
+            "the padding token is the end token, which the texts contain: the collator removes both from the labels, "
+            "and the model does not learn to stop",
+            "use a padding token of its own",
+            is_sure=False,
+        )
     if "labels" not in script.text or script.has(r"DataCollatorFor|ignore_index|loss_mask|DataCollatorWithFlattening"):
         return
     for node in script.of[ast.Assign]:

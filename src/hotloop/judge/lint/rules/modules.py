@@ -12,7 +12,8 @@ from hotloop.judge.lint.formats.script import LintedScript
 from hotloop.judge.lint.python_code import FUNCTIONS, constant, dotted, keyword
 
 LEARNS = re.compile(
-    r"torch\.nn\.(Linear|Conv\w*|LSTM|GRU|RNN|Embedding|\w*Norm\w*|MultiheadAttention|Dropout\w*|Bilinear)$"
+    r"torch\.nn\.(Linear|Conv\w*|LSTM|GRU|RNN|\w+Cell|Embedding\w*|\w*Norm\w*|MultiheadAttention|Dropout\w*|Bilinear|"
+    r"Lazy\w+|Transformer\w*|PReLU|Parameter)$"
 )
 
 
@@ -52,7 +53,7 @@ def unregistered_module(script: LintedScript) -> Iterator[LintFinding]:
             layers = [one for one in built if _is_layer(script, one) and one not in registered]
             yield from script.report(
                 name.startswith("self.") and bool(layers) and name not in wrapped and node,
-                Severity.HIGH,
+                Severity.LOW if INFERENCE.search(script.path) and not script.training else Severity.HIGH,
                 f"{name} is a plain list or dict: parameters() does not see its layers, so nothing "
                 "trains, moves or saves them",
                 "use nn.ModuleList, nn.ModuleDict or nn.ParameterList",
@@ -79,7 +80,20 @@ REGISTERS = re.compile(r"ModuleList|ModuleDict|Sequential|ParameterList|Paramete
 def _is_layer(script: LintedScript, call: ast.Call) -> bool:
     made, name = script.definition(call.func), script.name(call.func)
     own = isinstance(made, ast.ClassDef) and script.derives(made, r"(^|\.)nn\.Module$")
-    return own or bool(re.match(r"torch\.nn\.(?!functional|init|utils|parallel|Module$)[A-Z]\w*$", name))
+    return bool(LEARNS.search(name)) or (own and made is not None and _learns(script, made))
+
+
+def _learns(script: LintedScript, owner: ast.AST, depth: int = 0) -> bool:
+    """Whether a class has parameters, a dropout or statistics: pooling and activations need no registration."""
+    parts = [one.func for one in ast.walk(owner) if isinstance(one, ast.Call)] + getattr(owner, "bases", [])
+    inner = [script.definition(one) for one in parts] if depth < 4 else []
+    return any(LEARNS.search(script.name(one)) or script.name(one).endswith(STATEFUL) for one in parts) or any(
+        isinstance(one, ast.ClassDef) and one is not owner and _learns(script, one, depth + 1) for one in inner
+    )
+
+
+STATEFUL = ("register_buffer", "register_parameter", "from_pretrained", "create_model", "get_model")
+INFERENCE = re.compile(r"(?i)(^|/)[\w-]*(inference|server|serving)[\w-]*(/|\.py$)")
 
 
 @lint_rule("dropout-always-on", "a functional dropout ignores eval mode", reads="python")
@@ -105,7 +119,11 @@ def dropout_always_on(script: LintedScript) -> Iterator[LintFinding]:
             continue
         drops = re.match(r"torch\.nn\.functional\.(dropout\w*|alpha_dropout)$", name) and len(call.args) < 3
         yield from script.report(
-            drops and keyword(call, "training") is None and script.derives(script.class_of(call), r"Module$") and call,
+            drops
+            and keyword(call, "training") is None
+            and script.derives(script.class_of(call), r"Module$")
+            and not any("training" in script.source(one) for one in script.conditions(call, script.scope(call)))
+            and call,
             Severity.MEDIUM,
             f"{name} without training=self.training stays on in eval mode: validation and inference are random",
             "F.dropout(x, p, training=self.training)",
@@ -168,7 +186,7 @@ def statement_without_effect(script: LintedScript) -> Iterator[LintFinding]:
             bound = script.reaching(value.func.value) if isinstance(value.func.value, ast.Name) else []
             copies = bool(bound) and not script.has(r"tokenizer|transformers|torch_geometric|dgl|Batch")
             from_loader = copies and script.gradient(value.func.value) == "plain"
-            lost = from_loader or value.func.attr == "detach"
+            lost = (from_loader or value.func.attr == "detach") and not (value.func.attr == "detach" and value.args)
             text = (
                 f"the result of {script.source(value)} is thrown away: a tensor's method returns a copy" if lost else ""
             )

@@ -125,7 +125,7 @@ def uneven_collective(script: LintedScript) -> Iterator[LintFinding]:
         return
     for node in script.of[ast.If]:
         shown = script.source(node.test)
-        if not IS_RANK.search(shown) or "world" in shown:
+        if not IS_RANK.search(shown) or re.search(r"world|(!=|>) *-1|>= *0", shown):  # or whether there are ranks
             continue
         mine = _collectives(script, node, node.body)
         leaves = any(isinstance(one, (ast.Return, ast.Continue)) for one in node.body)
@@ -150,7 +150,11 @@ def uneven_collective(script: LintedScript) -> Iterator[LintFinding]:
             test = next((one.test for one in script.parents(leave) if isinstance(one, ast.If)), None)
             early = leave.lineno < script.line(step.backwards[0]) and script.loops_around(leave)[:1] == [step.loop]
             yield from script.report(
-                test is not None and early and script.mentions(test, UNEVEN) and leave,
+                test is not None
+                and early
+                and script.mentions(test, UNEVEN)
+                and not script.mentions(test, AGREED)
+                and leave,
                 Severity.HIGH,
                 f"a rank that continues if {script.source(test) if test else ''} skips backward(): "
                 "the others wait in its all-reduce",
@@ -160,6 +164,7 @@ def uneven_collective(script: LintedScript) -> Iterator[LintFinding]:
 
 
 IS_RANK = re.compile(r"(?i)(rank\w*(\(\))?\s*(==|!=|in)|^not \w*rank|is_(main|master)|main_process)")
+AGREED = re.compile(r"(?i)reduce|gather|broadcast")
 UNEVEN = re.compile(r"isnan|isfinite|isinf|^loss$|numel")
 
 
@@ -282,17 +287,37 @@ def unreduced_metric(script: LintedScript) -> Iterator[LintFinding]:
     reduced = not script.calls_of(".DistributedSampler") or script.has(
         r"all_reduce|all_gather|reduce\(|gather|torchmetrics|MetricLogger|reduce_|accelerat|lightning"
     )
-    loops = script.of[ast.For] if not reduced else []
-    for loop in loops:
+    stops = [
+        one
+        for loop, _ in script.epochs
+        for one in ast.walk(loop)
+        if isinstance(one, ast.If) and isinstance(one.body[-1], ast.Break) and script.mentions(one.test, PATIENCE)
+    ]
+    for loop in script.of[ast.For] if not reduced else ():
         source = script.loop_source(loop) if script.without_gradients(loop) else None
         given = [keyword(one, "sampler") for one in script.origins(source or loop) if isinstance(one, ast.Call)]
         samplers = [script.name(getattr(one, "func", one)) for part in given if part for one in script.origins(part)]
         yield from script.report(
-            any(one.endswith("DistributedSampler") for one in samplers) and loop,
+            any(one.endswith("DistributedSampler") for one in samplers)
+            and re.search(r"(?i)acc|correct|loss|metric|score|right|argmax|error|mae|mse|\+=", script.text_of(loop))
+            and loop,
             Severity.MEDIUM,
             "the metric covers only this rank's share of the validation data: nothing reduces it over ranks",
             "torch.distributed.all_reduce the sums, then divide",
         )
+        yield from script.report(
+            any(one.endswith("DistributedSampler") for one in samplers)
+            and not script.has("broadcast")
+            and bool(stops)
+            and stops[0],
+            Severity.HIGH,
+            "each rank stops early by the metric of its own share: one leaves the loop, and the others hang in their "
+            "next all-reduce",
+            "decide by a metric that is reduced over ranks, or broadcast the decision",
+        )
+
+
+PATIENCE = re.compile(r"(?i)patience|early_?stop")
 
 
 @lint_rule("unused-parameter-search", "DDP looks for unused parameters in every step", reads="python")

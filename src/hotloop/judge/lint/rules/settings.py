@@ -6,9 +6,10 @@ import re
 from collections.abc import Callable, Iterator
 
 from hotloop.core.lint import LintFinding, lint_rule
-from hotloop.judge.lint.checks import HIGH, LIKELY, MEDIUM, FieldCheck, only, table_rule
+from hotloop.judge.lint.checks import HIGH, LIKELY, LOW, MEDIUM, FieldCheck, only, table_rule
 from hotloop.judge.lint.field_tables import judge_fields
 from hotloop.judge.lint.formats.settings import SettingsFile
+from hotloop.judge.lint.script_words import find_direction
 from hotloop.judge.lint.yaml_fields import Field
 
 SPREADS = ("MULTI_GPU", "FSDP", "DEEPSPEED")
@@ -100,8 +101,8 @@ DEEPSPEED_SETTINGS = table_rule(
             at=lambda root: [
                 part for part, stage in _offloads(root, "cpu", "nvme") if root["zero_optimization.stage"].amount < stage
             ],
-            severity=HIGH,
-            message="offloading needs a higher ZeRO stage (3 for parameters): it does nothing, or is refused",
+            severity=LOW,
+            message="offloading needs a higher ZeRO stage (3 for parameters): it does nothing",
             advice="stage: 2 for offload_optimizer, 3 for offload_param",
         ),
         FieldCheck(
@@ -146,6 +147,26 @@ DEEPSPEED_SETTINGS = table_rule(
             severity=MEDIUM,
             message="a bucket or group of {text} elements: the work is done in thousands of tiny parts",
             advice="5e8 for buckets, 1e9 for sub_group_size; 2e8 where memory is short",
+        ),
+        FieldCheck(
+            at=lambda root: only(
+                root["scheduler.params.warmup_num_steps"],
+                0 < root["scheduler.params.total_num_steps"].amount <= root["scheduler.params.warmup_num_steps"].amount,
+            ),
+            severity=MEDIUM,
+            message="warm-up ({text} steps) takes the whole schedule: the rate does not reach its top, or never falls",
+            advice="warmup_num_steps far below total_num_steps",
+        ),
+        FieldCheck(
+            at=lambda root: only(
+                root["zero_optimization.stage3_gather_16bit_weights_on_model_save"],
+                root["zero_optimization.stage"].amount == 3
+                and root["zero_optimization.stage3_gather_16bit_weights_on_model_save"].text == "false",
+            ),
+            severity=MEDIUM,
+            message="weights are not gathered when the model is saved: only shards of ZeRO are written",
+            advice="stage3_gather_16bit_weights_on_model_save: true, or zero_to_fp32.py after the run",
+            confidence=LIKELY,
         ),
     ),
 )
@@ -221,15 +242,15 @@ ACCELERATE_SETTINGS = table_rule(
         ),
         FieldCheck(
             at=lambda root, notes, kind: only(
-                root["main_process_ip"] or root["num_machines"],
+                root["main_process_ip"],
                 _machines(root) > 1
                 and kind != "MULTI_CPU"
                 and not root["mpirun_config"]
                 and "main_process_ip" not in notes
-                and (root["main_process_ip"].text or "localhost") in ("localhost", "127.0.0.1", "0.0.0.0"),
+                and root["main_process_ip"].text in ("localhost", "127.0.0.1", "0.0.0.0"),
             ),
             severity=HIGH,
-            message="main_process_ip is missing or local with several machines: each waits for the others on itself",
+            message="main_process_ip is local with several machines: each waits for the others on itself",
             advice="main_process_ip: the address of the first machine (or --main_process_ip)",
             confidence=LIKELY,
         ),
@@ -251,7 +272,12 @@ ACCELERATE_SETTINGS = table_rule(
             advice="num_processes equal to the number of gpu_ids",
         ),
         FieldCheck(
-            at=lambda root, notes, kind: only(root["num_processes"], kind == "NO" and root["num_processes"].amount > 1),
+            at=lambda root, notes, kind: only(
+                root["num_processes"],
+                kind == "NO"
+                and root["num_processes"].amount > 1
+                and not re.search(r"(?i)single|(one|1)_?gpu|cpu", notes),
+            ),
             severity=HIGH,
             message="num_processes {text} with distributed_type: NO: one GPU trains and the others stay idle",
             advice="distributed_type: MULTI_GPU",
@@ -300,8 +326,8 @@ ACCELERATE_SETTINGS = table_rule(
                 if root[f"deepspeed_config.offload_{part}_device"].text in ("cpu", "nvme")
                 and root["deepspeed_config.zero_stage"].amount < stage
             ],
-            severity=HIGH,
-            message="offloading to {text} needs a higher zero_stage (3 for parameters): it does nothing, or is refused",
+            severity=LOW,
+            message="offloading to {text} needs a higher zero_stage (3 for parameters): it does nothing",
             advice="zero_stage: 3, or no offloading",
         ),
         FieldCheck(
@@ -339,13 +365,11 @@ ACCELERATE_SETTINGS = table_rule(
         ),
         FieldCheck(
             at=lambda root, notes, kind: [
-                field
-                for field in root.all("fsdp_config.fsdp_sharding_strategy|fsdp_backward_prefetch")
-                if field.text in ("NO_SHARD", "3", "NO_PREFETCH")
+                field for field in root.all("fsdp_config.fsdp_sharding_strategy") if field.text in ("NO_SHARD", "3")
             ],
             severity=MEDIUM,
-            message="{text}: each GPU holds the entire model and its optimizer, or waits while parameters are gathered",
-            advice="fsdp_sharding_strategy: FULL_SHARD, fsdp_backward_prefetch: BACKWARD_PRE",
+            message="{text}: each GPU holds the entire model and its optimizer",
+            advice="fsdp_sharding_strategy: FULL_SHARD",
         ),
     ),
 )
@@ -478,7 +502,7 @@ LIGHTNING_SETTINGS = table_rule(
         ),
         FieldCheck(
             at=when("use_distributed_sampler", lambda field: field.text is not None and not field.is_true),
-            severity=MEDIUM,
+            severity=LOW,
             message=(
                 "use_distributed_sampler: false: unless the data module shards the data itself, every rank trains on "
                 "all of it"
@@ -516,6 +540,16 @@ LIGHTNING_SETTINGS = table_rule(
             severity=HIGH,
             message="save_top_k: {text} needs monitor: ModelCheckpoint refuses it (MisconfigurationException)",
             advice="monitor: val_loss",
+        ),
+        FieldCheck(
+            at=lambda root: [
+                saved["mode"] or saved["monitor"]
+                for saved in root.all("callbacks.*.init_args")
+                if find_direction(saved["monitor"].text) not in ("", saved["mode"].text or "min")
+            ],
+            severity=HIGH,
+            message="the mode of this monitor has the wrong direction: the worst checkpoint is kept, or training stops",
+            advice="mode: max for scores and accuracies, min for losses and errors",
         ),
     ),
 )

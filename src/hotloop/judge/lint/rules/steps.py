@@ -11,7 +11,7 @@ from hotloop.core.lint import LintEdit, LintFinding, lint_rule
 from hotloop.judge.lint.formats.script import ROLES, LintedScript, LoopStep
 from hotloop.judge.lint.python_code import FORS, FUNCTIONS, constant, keyword
 from hotloop.judge.lint.python_flow import LoopCall
-from hotloop.judge.lint.script_words import HIGHER, LENGTHS, LOWER, find_unit
+from hotloop.judge.lint.script_words import ACCUMULATION, HIGHER, LENGTHS, LOWER, find_unit
 
 MATTERS = re.compile(r"(?i)dropout|batch_?norm|torchvision|timm|transformers|resnet|\bsmp\b|_models?\b|from \w*model")
 """Layers that behave differently in eval mode."""
@@ -50,7 +50,9 @@ def eval_mode_kept(script: LintedScript) -> Iterator[LintFinding]:
             is_off = kind == "eval" or constant(event.call.args[0] if event.call.args else None) is False
             model = getattr(event.call.func, "value", event.call)
             if kind in ("train", "eval") and (not is_off or script.is_model(model)):
-                mode = event if is_off else None
+                others = [one.site for one in script.events(loop) if one.last == "train" and not one.call.args]
+                is_phase = any(script.exclude_each_other(one, event.site) for one in others)
+                mode = event if is_off and not is_phase else None
             elif mode is not None and event.call in [one.call for one in step.backwards] and not told:
                 model = getattr(mode.call.func, "value", mode.call)
                 told.add(mode.call)
@@ -122,7 +124,9 @@ def gradients_in_validation(script: LintedScript) -> Iterator[LintFinding]:
     ## When it is wrong
     Ignore the finding if a caller in another file turns gradients off, or if the evaluation needs gradients.
     """
-    if not script.has(r"\.eval\(") or script.has(r"set_grad_enabled\(False|requires_grad_?\(?\s*=?\s*False"):
+    if not script.has(r"\.eval\(") or script.has(
+        r"set_grad_enabled\(False|requires_grad_?\(?\s*=?\s*False|autograd\.grad"
+    ):
         return
     for call in script.calls_of(".eval"):
         scope, model = script.scope(call), script.receiver(call)
@@ -182,6 +186,7 @@ EACH_STEP: dict[str, tuple[Severity, str]] = {
     "torch.compile": (Severity.HIGH, "compiles anew"),
 }
 """Calls that stall each step in which they run, with the severity and their effect."""
+LONG_STEPS = r"(?i)\bgrpo|\bppo_?(trainer|config|full)|trajector|rollouts?_|\.generate\("
 READS = ("item", "tolist", "cpu", "numpy")
 
 
@@ -218,7 +223,7 @@ def forced_wait_each_step(script: LintedScript, training: LoopStep) -> Iterator[
             told.add(known)
             yield from script.report(
                 event,
-                Severity.LOW if _is_epoch(script, training) else EACH_STEP[known][0],
+                Severity.LOW if _is_epoch(script, training) or script.has(LONG_STEPS) else EACH_STEP[known][0],
                 f"{event.name}() in every step {EACH_STEP[known][1]}",
                 "remove it, or call it every N steps or once per epoch",
             )
@@ -306,7 +311,8 @@ def kept_graph(script: LintedScript, training: LoopStep) -> Iterator[LintFinding
     ## When it is wrong
     Ignore the finding if another function calls `backward()` on the sum.
     """
-    for target, value, node in _list_kept(script, training):
+    is_part = script.mentions(script.loop_source(training.loop) or training.loop, ACCUMULATION)  # of one step
+    for target, value, node in _list_kept(script, training) if training.find("step") and not is_part else ():
         name, shown = script.name(target), script.source(value)
         gone = name in {
             script.name(part)
@@ -337,7 +343,9 @@ def _list_kept(script: LintedScript, training: LoopStep) -> Iterator[tuple[ast.e
             target = node.target
         elif isinstance(node, ast.Assign) and len(node.targets) == 1:
             again = isinstance(value, ast.BinOp) and script.name(node.targets[0]) in map(script.name, ast.walk(value))
-            target = node.targets[0] if again or isinstance(node.targets[0], ast.Subscript) else None
+            first = node.targets[0]
+            adds = isinstance(first, ast.Subscript) and not isinstance(first.slice, (ast.Constant, ast.JoinedStr))
+            target = first if again or adds else None  # under the same key, a value replaces the one before
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             value = next((one for one in node.args[:4] if script.gradient(one) == "graph"), None)
             method = script.definition(node.func)
@@ -490,7 +498,7 @@ def swallowed_errors(script: LintedScript, training: LoopStep) -> Iterator[LintF
     """
     parallel = script.calls_of(".DistributedDataParallel", ".DDP", ".init_process_group")
     sites = [one.site for one in script.events(training.loop) if one.call in {each.call for each in training.backwards}]
-    around = [*sites, *(one.call for one in training.backwards)]
+    around = [*sites, *(one.call for one in training.backwards)] if training.find("step", "optimizer_step") else []
     blocks = [one for node in around for one in script.parents(node) if isinstance(one, ast.Try)]
     places = (training.container, training.scope, training.loop)
     inside = [one for one in blocks if any(script.within(one, each) for each in places)]
@@ -506,7 +514,6 @@ def swallowed_errors(script: LintedScript, training: LoopStep) -> Iterator[LintF
         kept = {type(part) for part in ast.walk(handler)}
         ends = isinstance(handler.body[-1], (ast.Raise, ast.Break, ast.Return)) and ast.Continue not in kept
         ends = ends or any(re.search(r"exit|abort|kill", part) for part in parts)
-        chooses = ast.Raise in kept and any(part.endswith("zero_grad") for part in parts) and not parallel
         half = "OutOfMemoryError" in kinds and not any(part.endswith("zero_grad") for part in parts)
         broad = kinds & {"Exception", "BaseException", "RuntimeError"}
         effect = (
@@ -515,7 +522,7 @@ def swallowed_errors(script: LintedScript, training: LoopStep) -> Iterator[LintF
             else "failures go unnoticed, and half of a step's gradients remain"
         )
         yield from script.report(
-            not (ends or chooses) and bool(broad or half) and handler,
+            not (ends or ast.Raise in kept) and bool(broad or half) and handler,
             Severity.HIGH if parallel else Severity.MEDIUM,
             f"except {', '.join(sorted(broad or kinds))} swallows errors of the training step: {effect}",
             "catch only errors that you expect, where they occur, and raise the rest",
@@ -565,6 +572,13 @@ def misused_scheduler(script: LintedScript) -> Iterator[LintFinding]:
             )
         if not made:
             continue
+        yield from script.report(
+            kind == "LambdaLR" and _gives_rate(script, call) and call,
+            Severity.HIGH,
+            "LambdaLR multiplies the optimizer's rate by what its function returns, which is a rate already: the "
+            "product is tiny",
+            "return a factor: 1.0 for the optimizer's own rate",
+        )
         training, event = made[0]
         batches = {one.call for one in training.events}
         sites = {one.call for _, one in made}
@@ -628,6 +642,17 @@ def misused_scheduler(script: LintedScript) -> Iterator[LintFinding]:
             )
 
 
+def _gives_rate(script: LintedScript, scheduler: ast.Call) -> bool:
+    """Whether a LambdaLR's function returns a multiple of the rate that an optimizer of the file begins with."""
+    given = scheduler.args[1] if len(scheduler.args) > 1 else keyword(scheduler, "lr_lambda")
+    made = script.definition(given) if given is not None else None
+    results = script.results(made) if isinstance(made, FUNCTIONS) else [getattr(given, "body", scheduler.func)]
+    text = " ".join(map(ast.unparse, results))
+    rates = [script.name(keyword(one, "lr") or one) for one, name in script.calls if ROLES["optimizer"].search(name)]
+    found = [re.escape(one) for one in rates if "?" not in one]
+    return any(re.search(rf"\b{one} \*|\* {one}\b", text) and not re.search(rf"/ \(?{one}\b", text) for one in found)
+
+
 def _is_periodic(event: LoopCall) -> bool:
     """Whether a call runs only every few iterations."""
     return any(isinstance(part, ast.Mod) for test in event.tests for part in ast.walk(test))
@@ -684,6 +709,12 @@ def built_in_loop(script: LintedScript) -> Iterator[LintFinding]:
             role = next((role for role in BUILT if ROLES[role].search(event.name)), "")
             first = event.call.args[0] if event.call.args else None
             repeats = event.name in SEEDS and first is not None and not VARIES.search(script.source(first))
+            repeats = repeats and not any(
+                one.at == -1 or script.within(one.statement, loop)
+                for part in ast.walk(event.call)
+                if isinstance(part, ast.Name)
+                for one in script.reaching(part)
+            )
             if repeats or (role and first is not None and _outlives(script, event.call, first, inside)):
                 reported.add(event.call)
                 text = BUILT[role] if role else f"{event.name} with a constant seed {_SEEDED}"
