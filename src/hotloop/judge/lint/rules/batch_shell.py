@@ -200,7 +200,7 @@ def unexported_variable(batch: Batch) -> Iterator[LintFinding]:
                     advice=f"export {name}=...",
                 )
         words = [word.text for word in command.words if word.text != "export"]
-        if words[1:2] == ["="] and re.fullmatch(r"[A-Za-z_]\w*", words[0]):
+        if words[1:2] == ["="] and not command.words[-len(words) + 1].quote and re.fullmatch(r"[A-Za-z_]\w*", words[0]):
             yield LintFinding(
                 severity=_HIGH,
                 line=command.line,
