@@ -95,6 +95,7 @@ NEAR: tuple[dict[str, str], ...] = (
     {"a.sh": f"#!/bin/bash\nset -o pipefail\nA=$(cat a |\n  grep '=' |\n  grep \"=\" )\n{TRAINS}\n"},
     {"a.sbatch": "#!/bin/bash\n#SBATCH -p { partition }\n#SBATCH -A { account }\n#SBATCH --gres=gpu:4\n"
                  f"#SBATCH --mem=0\nset -e\n#SBATCH --ntasks-per-core=1\n{TRAINS}\n"},
+    {"a.sbatch": job(f"# do not remove: without it the training hangs\nexport CUDA_LAUNCH_BLOCKING=1\n{FOUR}")},
     {"a.sbatch": job(FOUR, "--output=%x_%j.out", "--output=%x-%j.out")},
     {"a.yaml": EXPERIMENT},
     {"patches/a.yaml": PATCH},

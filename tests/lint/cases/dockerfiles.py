@@ -90,6 +90,8 @@ FAULTS: tuple[tuple[str, str, str], ...] = (
     ("lost-shell-state", "high", f"{TORCH}RUN export JOBS=8\nRUN make -j $JOBS -C /a\n"),
     ("bashism-in-sh", "low", f"{TORCH}RUN true && rm -rf /var/lib/{{apt,dpkg}}/\n"),
     ("bashism-in-sh", "high", f"{TORCH}RUN mkdir -p /srv/{{a,b}}\n"),
+    ("shell-as-first-process", "low", f"{TORCH}CMD python engine_server.py\n"),
+    ("moving-version", "low", "FROM gcr.io/distroless/static-debian12\n"),
     ("moving-version", "low", "FROM alpine/git AS a\nRUN git --version\n"),
     ("moving-version", "medium", "FROM pytorch/pytorch\n"),
     (

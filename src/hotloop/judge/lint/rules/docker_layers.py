@@ -642,7 +642,10 @@ FETCHED = re.compile(
     r"|apt(-get)? .*(install|update)|(huggingface-cli|hf) download|wget |git (clone|pull)|curl .*(-o|-O|--output|-LO)\b"
     r"|(aws s3|gsutil|gcloud storage) (-\w+ )*(cp|sync|rsync) (-\S+ )*(s3|gs)://\w|gdown|python[\d.]* -m (spacy|nltk)"
 )
-SERVER = re.compile(r"(python[\d.]* -m )?(uvicorn|gunicorn|hypercorn|flask|streamlit|jupyter\S*|tensorboard)\b")
+SERVER = re.compile(
+    r"(python[\d.]* )?(-m )?(uvicorn|gunicorn|hypercorn|flask|streamlit"
+    r"|jupyter\S*|tensorboard|\S*serve(r|_?\w+)?(\.py)?)\b"
+)
 """Programs that have nothing to save when they end."""
 INIT = re.compile(r"\b(tini|dumb-init|s6-overlay|supervisord|trap|systemd|catatonit)\b")
 

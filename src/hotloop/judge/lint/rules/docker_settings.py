@@ -140,7 +140,7 @@ MOVING = (
     *(
         Fault(
             "FROM",
-            rf"^({sign}\S*(python|torch|cuda|nvidia|tensorflow|jax|vllm|sglang|huggingface|rocm|conda|ubuntu|debian))"
+            rf"^({sign}\S*(python|torch|cuda|nvidia|tensorflow|jax|vllm|sglang|huggingface|rocm|conda)|(\S+/)?(ubuntu|debian))"
             r"(?=\S*/|ubuntu|debian|python|alpine|node|fedora|centos|tensorflow|golang"
             r"|busybox)[^\s$@:]+(:\d+/[^\s$@:]+)?(:latest)?(?=\s*\t| +(?i:as) )",
             severity,

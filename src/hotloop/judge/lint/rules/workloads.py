@@ -293,7 +293,9 @@ JOB_POLICY = table_rule(
             at=lambda job, pod: only(
                 job["ttlSecondsAfterFinished"],
                 job["ttlSecondsAfterFinished"].amount < 300
-                and not re.search(r"\bsleep\b", " ".join(pod.texts("containers.*.command|args.*")))
+                and not re.search(
+                    r"\bsleep\b", " ".join(pod.texts("containers.*.command|args.*") + pod.texts("containers.*.image"))
+                )
                 and any("/gpu" in read_all(part) for part in pod.all("containers.*.resources.limits")),
             ),
             severity=MEDIUM,
