@@ -74,6 +74,7 @@ CLEAN = "&& rm -rf /var/lib/apt/lists/*"
 FAULTS: tuple[tuple[str, str, str], ...] = (
     ("source-before-install", "medium", f"{TORCH}COPY telemetry.py .\nRUN pip install --no-cache-dir einops==0.8.0\n"),
     ("layer-copied-again", "low", f"{SLIM}COPY ops/ /opt/ops/\nRUN chown -R 1000 /opt/ops\n"),
+    ("layer-copied-again", "medium", f"{TORCH}COPY ops/ /opt/ops/\nRUN chown -R 1000 /opt/conda /opt/ops\n"),
     (
         "layer-copied-again",
         "low",

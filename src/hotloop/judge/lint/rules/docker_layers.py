@@ -330,6 +330,7 @@ def layer_copied_again(build: DockerBuild, chain: Sequence[Layer]) -> Iterator[L
             )
             fetched = " ".join(one.instruction.script for one in written if one.name == "RUN")
             is_small = size < SMALL and all(one.copies for one in written) and (bool(size) or not weights)
+            is_small &= not (is_owner and any(re.search(r"conda|venv|site-packages", one) for one in paths))
             is_small |= not is_owner and not size and (not ARCHIVE.search(command.plain) or "/archive/" in fetched)
             if written and (is_owner or command.name in ("rm", "unlink")) and "chmod -R +x" not in command.plain:
                 shown = f" ({size / 2**20:,.0f} MiB)" if size >= SMALL else ""
@@ -621,7 +622,7 @@ def unknown_name(build: DockerBuild, layer: Layer) -> Iterator[LintFinding]:
         path, short = command.locate(word), posixpath.basename(word)
         brought = any(one.instruction.flag("from") and is_below(path, one.target) for one in chain)
         is_known = short in map(posixpath.basename, there) and "$" not in path and not brought and short not in above
-        roots = [one.target for one in chain if one.copies and is_below(path, one.target)]
+        roots = [one.target for one in chain if one.copies and "." in one.sources and is_below(path, one.target)]
         tails = [posixpath.relpath(path, root) for root in roots]
         is_known &= not any(os.path.exists(os.path.join(one, tail)) for tail in tails for one in folders)
         if is_known and path not in made_files and layer.instruction.script.count(short) < 2:
