@@ -78,6 +78,8 @@ def parse(text: str) -> Batch:
         (job(f"{FOUR}\nrsync -a out /data"), "lost-exit-code", "medium"),
         (job(f"set -e\n{FOUR}\nif [ $? -ne 0 ]; then date; fi"), "lost-exit-code", "medium"),
         (job("X = 1\n" + FOUR), "unexported-variable", "high"),
+        (job(f"set -e\n#SBATCH --hint=nomultithread\n{FOUR}"), "ignored-sbatch-line", "low"),
+        (job(FOUR, "--output=a.out", "--output=b.out"), "contradictory-options", "low"),
         (SUBMIT.format('sbatch --array=0-3 --wrap "python train.py $SLURM_ARRAY_TASK_ID"'), "literal-variable", "high"),
         (SUBMIT.format("id=$(sbatch --parsable --dependency=afterok:$id a.sbatch)"), "broken-dependency", "medium"),
         (job(f"source env/bin/activate\nmodule load python\n{FOUR}"), "unusable-activation", "high"),

@@ -72,6 +72,35 @@ CASES: dict[str, tuple[str, str]] = {
 APT = "apt-get update && apt-get install -y"
 CLEAN = "&& rm -rf /var/lib/apt/lists/*"
 FAULTS: tuple[tuple[str, str, str], ...] = (
+    ("source-before-install", "medium", f"{TORCH}COPY telemetry.py .\nRUN pip install --no-cache-dir einops==0.8.0\n"),
+    ("layer-copied-again", "low", f"{SLIM}COPY ops/ /opt/ops/\nRUN chown -R 1000 /opt/ops\n"),
+    ("layer-copied-again", "medium", f"{TORCH}COPY ops/ /opt/ops/\nRUN chown -R 1000 /opt/conda /opt/ops\n"),
+    (
+        "layer-copied-again",
+        "low",
+        "FROM a:1\nRUN wget https://e.org/a/archive/v1.tar.gz\nRUN tar xf v1.tar.gz && rm v1.tar.gz\n",
+    ),
+    ("undefined-variable", "low", f"ARG NEWEST\n{TORCH}RUN pip install --upgrade certifi$NEWEST\n"),
+    ("undefined-variable", "medium", f"ARG TAG=1\n{TORCH}ENV NAME=$TAG\n"),
+    ("undefined-variable", "high", f"ARG TAG=1\n{TORCH}RUN pip install einops==$TAG\n"),
+    ("shell-as-first-process", "low", f"{TORCH}CMD gunicorn app:app\n"),
+    ("shell-as-first-process", "medium", f"{TORCH}CMD gunicorn app:app | tee log\n"),
+    ("lost-shell-state", "low", f"{TORCH}RUN cd /opt/ops\nRUN pip install --no-cache-dir einops==0.8.0\n"),
+    ("lost-shell-state", "high", f"{TORCH}RUN cd /opt/ops\nRUN pip install --no-cache-dir .\n"),
+    ("lost-shell-state", "medium", f"{TORCH}RUN export LD_PRELOAD=/usr/lib/libtcmalloc.so\nRUN make -C /a\n"),
+    ("lost-shell-state", "high", f"{TORCH}RUN export JOBS=8\nRUN make -j $JOBS -C /a\n"),
+    ("bashism-in-sh", "low", f"{TORCH}RUN true && rm -rf /var/lib/{{apt,dpkg}}/\n"),
+    ("bashism-in-sh", "high", f"{TORCH}RUN mkdir -p /srv/{{a,b}}\n"),
+    ("shell-as-first-process", "low", f"{TORCH}CMD python engine_server.py\n"),
+    ("moving-version", "low", "FROM gcr.io/distroless/static-debian12\n"),
+    ("moving-version", "low", "FROM alpine/git AS a\nRUN git --version\n"),
+    ("moving-version", "medium", "FROM pytorch/pytorch\n"),
+    (
+        "torch-twice",
+        "medium",
+        "FROM nvcr.io/nvidia/pytorch:25.02-py3\nRUN pip uninstall -y torch\nRUN pip install torch==2.8.0\n",
+    ),
+    ("failing-step", "high", "FROM ubuntu:24.04\nRUN apt-get update && apt-get install -y python3.11\n"),
     ("source-before-install", "high", f"{TORCH}WORKDIR /app\nCOPY train.py .\n{FETCH}"),
     ("source-before-install", "high", f"{SLIM}COPY src/ src/\nCOPY pyproject.toml uv.lock ./\nRUN uv sync --frozen\n"),
     ("source-before-install", "medium", f"{SLIM}COPY . .\nRUN {APT} ffmpeg {CLEAN}\n"),
@@ -239,7 +268,7 @@ FAULTS: tuple[tuple[str, str, str], ...] = (
     ("moving-version", "medium", f"{TORCH}ADD https://e.org/w.tar.gz /w/\n"),
     ("costly-image-setting", "high", f"{TORCH}ENV NCCL_P2P_DISABLE=1\n"),
     ("costly-image-setting", "high", f"{TORCH}ENV NVIDIA_DRIVER_CAPABILITIES=video\n"),
-    ("costly-image-setting", "medium", f"{TORCH}ENV OMP_NUM_THREADS=1\n"),
+    ("costly-image-setting", "low", f"{TORCH}ENV OMP_NUM_THREADS=1\n"),
     ("costly-image-setting", "medium", f"{TORCH}ENV LD_LIBRARY_PATH=/opt/lib\n"),
     ("costly-image-setting", "high", f"{TORCH}ENV PATH=/opt/venv/bin\n"),
     ("costly-image-setting", "medium", f"{TORCH}HEALTHCHECK --interval=10s CMD python -c 'import torch'\n"),
@@ -276,6 +305,13 @@ FAULTS: tuple[tuple[str, str, str], ...] = (
 """(rule, severity, text)"""
 
 SOUND = (
+    f"{CUDA}WORKDIR /opt/ops\nRUN cd /opt/ops/\nRUN make\n",
+    f"FROM ubuntu:24.04\nRUN {APT} python3 python3.12 {CLEAN}\n",
+    "FROM a:1\nWORKDIR /a\nRUN git clone https://e.org/ops.git\nRUN cd ops && git checkout $REVISION && make\n",
+    "FROM rocm/dev-ubuntu-22.04:6.3\nCOPY setup.py .\nRUN python3 setup.py bdist_wheel\n",
+    f"{TORCH}COPY server/ server/\nWORKDIR /workspace\nRUN cd server && uv sync --frozen --no-dev\n".replace(
+        "COPY server/ server/\n", ""
+    ),
     f"# syntax=docker/dockerfile:1\n{CUDA}RUN {APT} --no-install-recommends python3 "
     f"python3-pip git {CLEAN}\n"
     "WORKDIR /srv/app\nCOPY requirements.txt ./\n"

@@ -19,7 +19,9 @@ from hotloop.core.lint import Unread
 MOST_BYTES = 2 << 20
 """The limit for one file: files written by hand are far smaller."""
 MOST_FILES = 50_000
-SKIPPED_FOLDERS = frozenset({"__pycache__", "node_modules", "site-packages", "dist-packages", "third_party"})
+SKIPPED_FOLDERS = frozenset(
+    {"__pycache__", "node_modules", "site-packages", "dist-packages", "third_party", "testdata", "fixtures"}
+)
 _TEST = re.compile(r"(test_.*|.*_test|conftest)\.py$")
 """Tests take steps but are not trainings; a test file that the user names is read."""
 _IGNORE = re.compile(r"#\s*hotloop:\s*ignore(?:\[([\w\s,-]*)\])?")

@@ -514,12 +514,14 @@ def _read_options(text: str, line: int) -> Iterator[BatchOption]:
         yield BatchOption(name=name, value=value, line=line, written=word)
 
 
+_OTHER = re.compile(r"(?i)(gnu)?makefile$|justfile$|(readme|licen[sc]e|changelog|jenkinsfile|vagrantfile)$")
+"""Files without a suffix that no shell reads."""
 SUFFIXES = ("", ".sh", ".bash", ".sbatch", ".slurm", ".batch", ".job")
 
 SBATCH = LintFormat(
     id="sbatch",
     title="batch script",
-    may_name=lambda name: os.path.splitext(name)[1].lower() in SUFFIXES,
+    may_name=lambda name: os.path.splitext(name)[1].lower() in SUFFIXES and not _OTHER.match(name),
     holds=lambda data: (
         re.search(rb"(?m)^\s*#SBATCH\s|\b(torchrun|srun|sbatch|accelerate\s+launch|deepspeed)\s", data[:65536])
         is not None

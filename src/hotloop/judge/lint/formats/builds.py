@@ -267,7 +267,7 @@ class DockerBuild:
         named = {one for one in sources if not UNKNOWN.search(one) and posixpath.normpath(one or ".") != "."}
         folder = Path(os.path.abspath(self.path)).parent
         best = (0 if named or UNTOLD.search(folder.name) else 1, folder)
-        for candidate in (folder, *folder.parents[:3]):
+        for candidate in (folder, *folder.parents[:6]):
             best = max(best, (sum((candidate / one).exists() for one in named), candidate), key=lambda pair: pair[0])
             if (candidate / ".git").exists():
                 break
@@ -427,13 +427,13 @@ def find_faults(table: Sequence[Fault], chain: Sequence[Layer]) -> Iterator[Lint
 def list_texts(layer: Layer) -> list[tuple[str, str, int]]:
     """Texts of a layer with their kind and line.
 
-    RUN or START (CMD, ENTRYPOINT): one command; USER-RUN: a command of a user other than root; LAST: the command with
-    which a RUN ends after nothing but commands that change its shell; LOST: a command whose exit code is lost, and why;
-    SETUP: the setup.py that it runs; PACKAGE: one requirement; PACKAGES: all requirements of an install; CPU-PACKAGES:
-    those of an image for CPUs; CONDA: packages that conda installs for GPUs, with their file; BROUGHT: one requirement
-    of a stage whose environment is copied; SH: the unquoted text for /bin/sh; EXEC: a JSON array without a shell; ENV,
-    ARG, LABEL: one pair. Any other instruction is the kind of its arguments; FROM has the text of all later
-    instructions, if it names devel.
+    RUN or START (CMD, ENTRYPOINT): one command; USER-RUN: a command of a user other than root; LAST: the command
+    with which a RUN ends after nothing but commands that change its shell, and each later instruction; LOST: a
+    command whose exit code is lost, and why; SETUP: the setup.py that it runs; PACKAGE: one requirement; PACKAGES:
+    all requirements of an install; CPU-PACKAGES: those of an image for CPUs; CONDA: packages that conda installs
+    for GPUs, with their file; BROUGHT: one requirement of a stage whose environment is copied; SH: the unquoted
+    text for /bin/sh; EXEC: a JSON array without a shell; ENV, ARG, LABEL: one pair. Any other instruction is the
+    kind of its arguments; FROM has the text of all later instructions, if it names devel.
     """
     one = layer.instruction
     if one.name == "FROM" and layer.build.dockerfile.find_stage(layer.stage.base) not in (None, layer.stage):
@@ -448,8 +448,12 @@ def list_texts(layer: Layer) -> list[tuple[str, str, int]]:
     is_last = bool(loud) and not [
         one for one in layer.commands[layer.commands.index(loud[-1]) + 1 :] if one.name != "echo"
     ]
-    if kind == "RUN" and is_last and all(one.name in STATE for one in loud) and "subshell" not in loud[-1].shell.blocks:
-        found.append(("LAST", " ".join(loud[-1].shell.text.split()), loud[-1].line))
+    is_there = is_last and loud[-1].name == "cd" and layer.workdir == loud[-1].locate(" ".join(loud[-1].words[1:]))
+    is_state = is_last and all(one.name in STATE for one in loud) and "subshell" not in loud[-1].shell.blocks
+    if kind == "RUN" and is_state and not is_there:
+        below = [one for one in layer.build.chain(layer.stage) if one.line > layer.line][:MOST_LAYERS]
+        later = "".join(f"\t{one.name} {' '.join(one.instruction.script.split())}" for one in below)[:MOST_ABOVE]
+        found.append(("LAST", " ".join(loud[-1].shell.text.split()) + later, loud[-1].line))
     found += [("LOST", f"{command.plain}\t{why}", command.line) for command, why in _find_lost(layer)]
     for install, lines in layer.wanted:
         at, packages = install.command.line, "\n".join((*lines, f"\t{install.command.plain}"))
@@ -476,7 +480,8 @@ def list_texts(layer: Layer) -> list[tuple[str, str, int]]:
         found.append((f"EXEC-{one.name}", one.arguments, layer.line))
     for _, command in layer.works:
         projects = next((install.projects for install in layer.installs if install.command is command), ())
-        for path in {posixpath.join(command.locate(name), "setup.py") for name in projects or (".",)}:
+        own = (".",) if "setup.py" in command.plain else ()
+        for path in {posixpath.join(command.locate(name), "setup.py") for name in projects or own}:
             found.append(("SETUP", f"{layer.build.read_file(layer, path) or ''}\t{command.plain}", command.line))
     later = "\t" * (one.name == "FROM") + (
         _read_later(layer.build) if one.name == "FROM" and "devel" in one.script else ""

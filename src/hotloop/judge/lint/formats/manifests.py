@@ -53,6 +53,13 @@ _TEMPLATE = re.compile(
 )
 SPOT = re.compile(r"(?i)spot|preemptible")
 SHARED = "/dev/shm"
+CLAIMS = (
+    "spec.volumeClaimTemplates.*",
+    "spec.leaderWorkerTemplate.volumeClaimTemplates.*",
+    "spec.volumeClaimPolicies.*.templates.*",
+    "spec.template.spec.volumeClaimPolicies.*.templates.*",
+)
+"""Places in an object for claims that its controller makes a volume of each pod."""
 NODE_RULES = (
     "affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms.*.matchExpressions.*"
 )
@@ -157,7 +164,7 @@ class Pod:
 
     @cached_property
     def volumes(self) -> dict[str, Field]:
-        volumes = self.owner.all("spec.volumeClaimTemplates.*") + self.spec.all("volumes.*")
+        volumes = [volume for path in CLAIMS for volume in self.owner.all(path)] + self.spec.all("volumes.*")
         return {(volume["metadata.name"] or volume["name"]).text or "": volume for volume in volumes}
 
     def lacks_port(self, port: Field, *, is_spoken: bool) -> bool:
@@ -228,7 +235,8 @@ class Manifests:
     near: tuple[Field, ...] = ()
     notes: str = ""
     is_part: bool = False
-    """Whether the file is a patch that is merged into another: by its name, or as no container has an image."""
+    """Whether the file is a patch that is merged into another: by its name or folder, or as no container has an
+    image."""
     is_based: bool = False
     """Whether kustomize may complete it: a kustomization is in its folder."""
     is_template: bool = False
@@ -307,7 +315,8 @@ def parse_manifests(file: SourceFile, around: Surroundings) -> Manifests | None:
     if not found:
         return None
     images = [bool(container["image"]) for one in found for pod in find_pods(one) for container in pod.containers]
-    is_part = "patch" in os.path.basename(file.path) or (bool(images) and not any(images))
+    named = "/".join(file.path.split("/")[-2:])
+    is_part = "patch" in named or (bool(images) and not any(images))
     beside = [objects for path, objects in folder.items() if path != file.path]
     return Manifests(
         objects=found,

@@ -204,7 +204,7 @@ def unexported_variable(batch: Batch) -> Iterator[LintFinding]:
                     advice=f"export {name}=...",
                 )
         words = [word.text for word in command.words if word.text != "export"]
-        if words[1:2] == ["="] and re.fullmatch(r"[A-Za-z_]\w*", words[0]):
+        if words[1:2] == ["="] and not command.words[-len(words) + 1].quote and re.fullmatch(r"[A-Za-z_]\w*", words[0]):
             yield LintFinding(
                 severity=_HIGH,
                 line=command.line,
@@ -386,6 +386,10 @@ _COSTLY_BY_NAME = {
 }
 
 
+_MEANT = re.compile(r"(?i)#.*(do not remove|workaround|work around|hangs?\b|deadlock|crash)")
+"""Comments of a line that is not left over: it is needed."""
+
+
 @lint_rule("costly-setting", "an environment variable slows down or breaks training", reads="sbatch")
 def costly_setting(batch: Batch) -> Iterator[LintFinding]:
     """## What it does
@@ -403,12 +407,14 @@ def costly_setting(batch: Batch) -> Iterator[LintFinding]:
     ## When it is wrong
     Ignore the finding if the hardware needs the setting because it has no NVLink, no InfiniBand, or a faulty driver.
     """
+    lines = ["", *batch.text.split("\n")]
     is_rdma = batch.nodes == 1 or not re.search(r"\befa\b|fi_provider|fastrak|tcpx|fi_efa", batch.text.lower())
     for command in batch.commands if batch.trainings else ():
         for name, word in command.assignments:
             for value, severity, effect, needs in _COSTLY_BY_NAME.get(name, ()):
                 is_needed = {"gpus": batch.gpus_per_node != 1, "nodes": batch.nodes > 1 and is_rdma, "": True}[needs]
-                if is_needed and re.fullmatch(f"['\"]?({value})['\"]?", word.raw, re.I):
+                is_meant = re.search(_MEANT, "\n".join(lines[max(0, command.line - 2) : command.line + 1]))
+                if is_needed and not is_meant and re.fullmatch(f"['\"]?({value})['\"]?", word.raw, re.I):
                     yield LintFinding(
                         severity=severity,
                         line=command.line,

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from hotloop.core.findings import Severity
 from hotloop.core.lint import Confidence, LintEdit, LintFinding, lint_rule
 from hotloop.judge.lint.commands import BuildCommand, read_commands, read_install
-from hotloop.judge.lint.formats.builds import CODE, UNKNOWN, DockerBuild, Layer, is_below
+from hotloop.judge.lint.formats.builds import CODE, FOLDER, LISTS, UNKNOWN, DockerBuild, Layer, is_below
 
 WORK = {
     "install": (Severity.HIGH, "installs packages", "copy only the package lists, install, then copy the source"),
@@ -19,6 +19,8 @@ WORK = {
     "compile": (Severity.HIGH, "compiles", "copy only the files to compile, compile, then copy the source"),
     "system": (Severity.MEDIUM, "installs system packages", "install system packages above the COPY of the source"),
 }
+EDITED = re.compile(rf"{FOLDER.pattern}|[*?$]|(?i:train|main|app|run|serve|infer|model|tun|eval)\w*\.py$")
+"""Folders, and files with a name of the programs that are edited."""
 RUNS_CODE = re.compile(r"(python[\d.]*|bash|sh|chmod|\S+\.(sh|py)|\./\S+)( (?!-m (pip|venv)|-c)|$)")
 
 
@@ -53,6 +55,8 @@ def source_before_install(build: DockerBuild, chain: Sequence[Layer]) -> Iterato
                 found.values(), key=lambda hit: (list(WORK).index(hit[0]), hit[1].line)
             )
             severity, effect, advice = WORK[kind]
+            if confidence is Confidence.LIKELY and not any(map(EDITED.search, copy.sources)):
+                severity = Severity.MEDIUM  # how often single files change is unknown
             message = (
                 f"{' '.join(copy.sources)[:60]} {churn}, and each change invalidates and repeats line {command.line}"
             )
@@ -319,13 +323,21 @@ def layer_copied_again(build: DockerBuild, chain: Sequence[Layer]) -> Iterator[L
             is_owner = re.match(r"(chown|chmod|chgrp) (.* )?(-\w*R|--recursive)\b", command.plain) is not None
             paths = [one for one in command.paths() if len(one) > 1][1 if is_owner else 0 :]
             written = [one for one in chain[:at] if any(_writes(one, path, is_owner) for path in paths)]
+            weights = [
+                one
+                for layer in written
+                for one in layer.sources
+                if HEAVY.search(one) or ARCHIVE.search(one.rstrip("/"))
+            ]
             size = (
                 build.context.measure(path for one in written if one.copies for path in one.files.values())
                 if build.context
                 else 0
             )
-            is_small = size < SMALL and all(one.copies and one.files for one in written)
-            is_small |= not is_owner and not size and not ARCHIVE.search(command.plain)
+            fetched = " ".join(one.instruction.script for one in written if one.name == "RUN")
+            is_small = size < SMALL and all(one.copies for one in written) and (bool(size) or not weights)
+            is_small &= not (is_owner and any(re.search(r"conda|venv|site-packages", one) for one in paths))
+            is_small |= not is_owner and not size and (not ARCHIVE.search(command.plain) or "/archive/" in fetched)
             if written and (is_owner or command.name in ("rm", "unlink")) and "chmod -R +x" not in command.plain:
                 shown = f" ({size / 2**20:,.0f} MiB)" if size >= SMALL else ""
                 effect = (
@@ -357,9 +369,9 @@ def _writes(layer: Layer, path: str, is_folder: bool) -> bool:
     works = [command for kind, command in layer.works if kind != "system"]
     if is_folder:
         made = [one.folder for one in works if one.name in ("git", "wget", "curl", "huggingface-cli")]
-        return path != "/" and any(
-            is_below(one, path) for one in [*made, *(path for one in works for path in one.paths())]
-        )
+        paths = [(one, name) for one in works for name in one.paths() if not LISTS.match(name)]
+        named = [name for one, name in paths if read_install(one) is None or posixpath.dirname(name) != one.folder]
+        return path != "/" and any(is_below(one, path) for one in [*made, *named])
     stem = posixpath.basename(path).strip("*")
     return len(stem) > 3 and any(
         re.search(rf"/?{re.escape(stem)}(\s|$)", one.plain) for one in works if one.name in ("wget", "curl", "aria2c")
@@ -450,10 +462,12 @@ def copy_without_source(build: DockerBuild, layer: Layer) -> Iterator[LintFindin
             not is_there
             and not PRODUCT.search(inside)
             and not build.is_untracked(inside)
+            and not (inside.startswith(".git") or "$" in layer.instruction.arguments)
             and _know_context(context.folder, others)
         ):
+            names = {part.lower() for path in context.files for part in path.split("/")}
             yield layer.report(
-                Severity.HIGH,
+                Severity.HIGH if posixpath.basename(inside).lower() in names else Severity.LOW,
                 f"{source} is not in the context {os.path.basename(context.folder)}/: the build fails",
                 "correct the path, or create the file before the build",
                 confidence=Confidence.LIKELY,
@@ -521,8 +535,14 @@ def undefined_variable(build: DockerBuild, chain: Sequence[Layer]) -> Iterator[L
                 else "it is set below, in the same ENV or in another stage"
             )
             why = "an ARG does not exist when the container runs" if lost[0] in arguments else why
+            name = rf"\$\{{?{lost[0]}\b"
+            below = " ".join(one.instruction.script for one in chain if one.line > layer.line)
+            is_idle = layer.name == "ENV" and not any(
+                AUTOMATIC.match(one) or re.search(rf"\$\{{?{one}\b", below) for one, _ in layer.pairs
+            )
+            is_loose = layer.name == "RUN" and not re.search(rf"[=@/:-]\S*{name}|{name}\S*[/:]|(^|\s)\"?{name}", text)
             yield layer.report(
-                Severity.HIGH,
+                Severity.LOW if is_loose else Severity.MEDIUM if is_idle else Severity.HIGH,
                 f"${lost[0]} is empty here: {why}",
                 f"ARG {lost[0]} in this stage, or ENV {lost[0]}=... above",
                 confidence=Confidence.LIKELY,
@@ -603,13 +623,19 @@ def unknown_name(build: DockerBuild, layer: Layer) -> Iterator[LintFinding]:
         )
     context = build.context
     made_files = {path for one in (*chain, layer) for path in one.files}
+    folders = [os.path.join(os.path.dirname(build.path), *[os.pardir] * up) for up in range(7)]
     lists = [(install.command, one) for install in layer.installs for one in install.lists]
     scripts = [(one, word) for one in layer.commands for word in one.words if word.endswith(".py")]
     there = made_files if layer.name != "RUN" else set(context.files or ()) if context else set()
-    for command, word in (*lists, *(scripts if layer.name != "RUN" else ())):
+    is_placed = any(one.name == "WORKDIR" for one in chain) or re.search(r"(^|/)(ubuntu|debian|python|cuda)(:|$)", base)
+    is_fetched = re.search(r"git clone|\btar\b|unzip|curl|wget", f"{above} {layer.instruction.script}") is not None
+    for command, word in (*lists, *(scripts if layer.name != "RUN" else ())) if is_placed and not is_fetched else ():
         path, short = command.locate(word), posixpath.basename(word)
         brought = any(one.instruction.flag("from") and is_below(path, one.target) for one in chain)
         is_known = short in map(posixpath.basename, there) and "$" not in path and not brought and short not in above
+        roots = [one.target for one in chain if one.copies and "." in one.sources and is_below(path, one.target)]
+        tails = [posixpath.relpath(path, root) for root in roots]
+        is_known &= not any(os.path.exists(os.path.join(one, tail)) for tail in tails for one in folders)
         if is_known and path not in made_files and layer.instruction.script.count(short) < 2:
             problem = f"{path} does not exist when line {command.line} reads it (no COPY puts it there): it fails"
     if problem:
@@ -628,6 +654,11 @@ FETCHED = re.compile(
     r"|apt(-get)? .*(install|update)|(huggingface-cli|hf) download|wget |git (clone|pull)|curl .*(-o|-O|--output|-LO)\b"
     r"|(aws s3|gsutil|gcloud storage) (-\w+ )*(cp|sync|rsync) (-\S+ )*(s3|gs)://\w|gdown|python[\d.]* -m (spacy|nltk)"
 )
+SERVER = re.compile(
+    r"(python[\d.]* )?(-m )?(uvicorn|gunicorn|hypercorn|flask|streamlit"
+    r"|jupyter\S*|tensorboard|\S*serve(r|_?\w+)?(\.py)?)\b"
+)
+"""Programs that have nothing to save when they end."""
 INIT = re.compile(r"\b(tini|dumb-init|s6-overlay|supervisord|trap|systemd|catatonit)\b")
 
 
@@ -686,7 +717,7 @@ def shell_as_first_process(build: DockerBuild) -> Iterator[LintFinding]:
         and not path
     ):
         yield first.report(
-            Severity.MEDIUM,
+            Severity.LOW if SERVER.match(main.plain) and not main.shell.before else Severity.MEDIUM,
             f"{first.name} in shell form: sh is process 1 (PID 1) and does not pass SIGTERM on to "
             f"{main.name}{' (before the pipe)' if main.shell.before else ''}: a save at the end cannot run",
             "use a JSON array (exec form), or exec before the last command, without a pipe",
@@ -694,7 +725,7 @@ def shell_as_first_process(build: DockerBuild) -> Iterator[LintFinding]:
     ran = _find_main(inner) if not INIT.search(text) else None
     if ran is not None:
         yield first.report(
-            Severity.MEDIUM,
+            Severity.LOW if SERVER.match(ran.plain) and not ran.shell.before else Severity.MEDIUM,
             f"{name} starts {ran.plain[:40]} without exec: the shell stays process 1 "
             f"(PID 1) and does not pass SIGTERM on, so nothing is saved",
             f"exec {ran.plain[:40]} in {name} (line {ran.line}), without a pipe",

@@ -135,16 +135,23 @@ MOVING = (
         unless=r"git clone[^\n]*(\n(?!(RUN|COPY|ADD|ENV|ARG|WORKDIR|FROM|CMD|USER|LABEL) "
         r")[^\n]*)*git (-C \S+ )?(checkout|reset|switch|fetch)(?! "
         r"(origin/)?(main|master|develop)\b)",
+        never=r"\bcd \S+[\s&\\;]*git (checkout|reset|switch)(?! (origin/)?(main|master|develop)\b)",
     ),
     Fault("ADD", r"^\S+\.git(#(?![0-9a-f]{7})\S*)?(?=\s)", MEDIUM, "{0} " + MOVES, "ADD https://...git#<sha>"),
-    Fault(
-        "FROM",
-        r"^(?=\S*/|ubuntu|debian|python|alpine|node|fedora|centos|tensorflow|golang"
-        r"|busybox)[^\s$@:]+(:\d+/[^\s$@:]+)?(:latest)?(?=\s*\t| +(?i:as) )",
-        MEDIUM,
-        "{0} may be another image tomorrow (no version tag): Python, CUDA or torch change "
-        "without notice, and no build can be repeated",
-        "pin a version tag or a digest",
+    *(
+        Fault(
+            "FROM",
+            rf"^({sign}\S*(python|torch|cuda|nvidia|tensorflow|jax|vllm|sglang|huggingface|rocm|conda)|(\S+/)?(ubuntu|debian))"
+            r"(?=\S*/|ubuntu|debian|python|alpine|node|fedora|centos|tensorflow|golang"
+            r"|busybox)[^\s$@:]+(:\d+/[^\s$@:]+)?(:latest)?(?=\s*\t| +(?i:as) )",
+            severity,
+            "{0} may be another image tomorrow (no version tag): " + effect,
+            "pin a version tag or a digest",
+        )
+        for severity, sign, effect in (
+            (MEDIUM, "?=", "Python, CUDA or torch change without notice, and no build can be repeated"),
+            (LOW, "?!", "no build can be repeated"),
+        )
     ),
     Fault(
         "PACKAGE",
@@ -203,7 +210,7 @@ MOVING = (
     ),
     Fault(
         "ADD",
-        r"^https?://\S+\.(tar|tgz|tar\.\w+|zip|pt|pth|safetensors|bin|whl)(?=\s)",
+        r"^https?://(?!\S*/archive/)\S+\.(tar|tgz|tar\.\w+|zip|whl)(?=\s)",
         MEDIUM,
         "ADD {0}: it is not unpacked or verified, and the archive stays in its layer even if removed later",
         "RUN curl -fsSL URL | tar -x, or ADD --checksum=sha256:... URL",
@@ -369,7 +376,7 @@ COSTLY = (
     Fault(
         "ENV",
         r"^(OMP|MKL|OPENBLAS)_NUM_THREADS=1$",
-        MEDIUM,
+        LOW,
         "{0} in the image gives each process one thread for all its work on the CPU: "
         "loading and preprocessing are slower",
         MOVE,

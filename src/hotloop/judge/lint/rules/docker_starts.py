@@ -159,7 +159,7 @@ WEIGHTS = (
         needs=r"(conda|mamba) (create|env create)(?![^\n]*(-n|--name)[ =]base)",
         unless=r"PATH[= ][^\n]*(envs|/env)|conda[\", ]+run|SHELL [^\n]*(conda|-\w*l)|CMD "
         r"[^\n]*activate|ENTRYPOINT [^\n]*(conda|activate|\.sh)|CONDA_DEFAULT_ENV"
-        r"|conda-pack",
+        r"|conda-pack|\nRUN (?![^\n]*(activate|conda run|/envs/|-n \S))[^\n]*\bpip[\d.]* install ",
         confidence=LIKELY,
     ),
     Fault(

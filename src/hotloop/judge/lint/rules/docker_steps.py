@@ -19,6 +19,8 @@ BUILDS_CUDA = (
     r"|nvdiffrast|gsplat|diff[-_]gaussian\S*|grouped[-_]gemm)\b(?!\S*\.whl)(?!.*(--fin"
     r"d-links|--only-binary))"
 )
+COMPILES = r"\A(?![\s\S]*(except\b|is_available|CUDA_HOME|FORCE_CUDA))[\s\S]*CUDAExtension[\s\S]*\t(?P<it>.*)"
+"""A setup.py that compiles for CUDA whatever it finds."""
 FAILING = (
     *(
         Fault(
@@ -51,6 +53,7 @@ FAILING = (
         "{0} has no -y: it asks, gets no reply, and the build aborts",
         "apt-get install -y",
         unless=r"apt\.conf|yes \||assume-yes|APT_GET",
+        confidence=LIKELY,
     ),
     Fault(
         "RUN",
@@ -84,7 +87,7 @@ FAILING = (
     ),
     Fault(
         "SETUP",
-        r"CUDAExtension[\s\S]*\t(?P<it>.*)",
+        COMPILES,
         HIGH,
         "{0} compiles for CUDA, and {base} has no nvcc: the build fails",
         "compile it in a stage on the -devel image",
@@ -94,11 +97,11 @@ FAILING = (
     ),
     Fault(
         "SETUP",
-        r"CUDAExtension[\s\S]*\t(?P<it>.*)",
+        COMPILES,
         HIGH,
         "{0} compiles for CUDA without TORCH_CUDA_ARCH_LIST: it asks a GPU for the architecture, and a build has none",
         'ENV TORCH_CUDA_ARCH_LIST="8.0;9.0"',
-        unless="TORCH_CUDA_ARCH_LIST",
+        unless="TORCH_CUDA_ARCH_LIST|(?i:rocm)",
         base=r"^(?!.*nvcr\.io)",
         confidence=LIKELY,
     ),
@@ -108,7 +111,7 @@ FAILING = (
         HIGH,
         "{0}: no COPY above copies uv.lock, and without it the step fails",
         "COPY pyproject.toml uv.lock ./",
-        unless=r"uv\.lock|(COPY|ADD) (\S+ )*(\./?|/|\S*\*\S*) +[^\s(]|git clone|source=[.']",
+        unless=r"uv\.lock|(COPY|ADD) (\S+ )*(\./?|/|\S*\*\S*) +[^\s(]|git clone|source=[.']|\bcd \w",
         needs=r"(COPY|ADD) |source=",
     ),
     Fault(
@@ -117,7 +120,7 @@ FAILING = (
         MEDIUM,
         "{0}: no COPY above copies the lock file, so versions are resolved again and differ from it",
         "copy the lock file together with pyproject.toml",
-        unless=r"lock\b|(COPY|ADD) (\S+ )*(\./?|/|\S*\*\S*) +[^\s(]|git clone|source=[.']",
+        unless=r"lock\b|(COPY|ADD) (\S+ )*(\./?|/|\S*\*\S*) +[^\s(]|git clone|source=[.']|\bcd \w",
         needs=r"(COPY|ADD) (?!Flag)[^\n]*(pyproject|Pipfile)",
     ),
     Fault(
@@ -160,7 +163,7 @@ FAILING = (
     ),
     Fault(
         "RUN",
-        r"^apt(-get)? .*\bpython3\.(1[1-4]|9|8|7)\b(?!-)",
+        r"^apt(-get)? .*\bpython3\.(1[0134]|9|8|7)\b(?!-)",
         HIGH,
         "{0}: {base} packs only Python 3.12, and apt-get finds no such package",
         "choose another base, or add the PPA first",
@@ -210,7 +213,7 @@ FAILING = (
         HIGH,
         "{0} is compiled without CUDA unless FORCE_CUDA=1 is set, as a build has no GPU",
         'ENV FORCE_CUDA=1 TORCH_CUDA_ARCH_LIST="8.0;9.0"',
-        unless="FORCE_CUDA|whl",
+        unless="FORCE_CUDA|whl|(?i:rocm)",
         confidence=LIKELY,
     ),
     Fault(
@@ -220,7 +223,7 @@ FAILING = (
         HIGH,
         "{0} asks a GPU for its architecture when it is compiled, and a build has none: set TORCH_CUDA_ARCH_LIST",
         'ENV TORCH_CUDA_ARCH_LIST="8.0;9.0"',
-        unless="TORCH_CUDA_ARCH_LIST|TCNN_CUDA",
+        unless="TORCH_CUDA_ARCH_LIST|TCNN_CUDA|(?i:rocm)",
         base=r"^(?!.*nvcr\.io)",
         confidence=LIKELY,
     ),
@@ -346,34 +349,57 @@ def failing_step(build: DockerBuild, chain: Sequence[Layer]) -> Iterator[LintFin
     yield from find_faults(FAILING, chain)
 
 
+RELATIVE = r"[^\t]*?(\s\.(/|\s|$|\[)|-r [^/$\s]|(python[\d.]*|bash|sh) [\w.]\S*\.(py|sh)|\bmake\b|npm |uv sync)"
+"""What reads the folder in which a RUN starts."""
+BUILDS = r"(LD_LIBRARY_)?PATH=|[^\t]*\b(FORCE_CUDA|TORCH_CUDA_ARCH_LIST|CUDA_HOME|CC|CXX|PIP_\w+|UV_\w+|HF_HOME)="
+"""Variables that change what later steps build, install or find."""
 GONE = "the variable or environment is gone in the next RUN, and when the container runs"
 LOST = (
-    Fault(
-        "LAST",
-        r"^(cd|pushd) .*",
-        HIGH,
-        "{0} does not last: the next RUN starts in WORKDIR again",
-        "use WORKDIR, or join the commands with && in one RUN",
+    *(
+        Fault(
+            "LAST",
+            rf"^(?P<it>(cd|pushd) [^\t]*)(?![^\t])(?{sign}(\t(?!WORKDIR|RUN cd )[^\t]*)*?\tRUN {RELATIVE})",
+            severity,
+            "{0} does not last: the next RUN starts in WORKDIR again",
+            "use WORKDIR, or join the commands with && in one RUN",
+        )
+        for severity, sign in ((HIGH, "="), (LOW, "!"))
     ),
     Fault(
         "LAST",
-        r"^(source|\.|conda) .*activate.*|^eval .*hook.*",
+        r"^(?P<it>(source|\.|conda) [^\t]*activate[^\t]*|eval [^\t]*hook[^\t]*)",
         HIGH,
         "{0} does not last: the environment is active neither in the next RUN nor when the container runs",
         "ENV PATH=<env>/bin:$PATH",
     ),
-    Fault("LAST", r"^(export|source|\.) (?!.*activate).*", HIGH, "{0} does not last: " + GONE, "use ENV"),
+    *(
+        Fault(
+            "LAST",
+            rf"^(?{sign}export ({BUILDS}|(?P<name>\w+)=[\s\S]*\t[\s\S]*\$\{{?(?P=name)\b))(?P<it>export [^\t]*)",
+            severity,
+            "{0} does not last: " + GONE,
+            "use ENV",
+        )
+        for severity, sign in ((HIGH, "="), (MEDIUM, "!"))
+    ),
+    Fault("LAST", r"^(?P<it>(source|\.) (?![^\t]*activate)[^\t]*)", MEDIUM, "{0} does not last: " + GONE, "use ENV"),
     Fault(
         "LAST",
-        r"^service .*start.*",
+        r"^(?P<it>service [^\t]*start[^\t]*)",
         HIGH,
         "{0} does not last: the process ends with this RUN",
         "start it when the container starts",
     ),
-    Fault("LAST", r"^su (?!.*-c).*", HIGH, "{0} does not last: the next RUN runs as the old user", "use USER"),
     Fault(
         "LAST",
-        r"^(alias|ulimit|umask|set) .*",
+        r"^(?P<it>su (?![^\t]*-c)[^\t]*)",
+        HIGH,
+        "{0} does not last: the next RUN runs as the old user",
+        "use USER",
+    ),
+    Fault(
+        "LAST",
+        r"^(?P<it>(alias|ulimit|umask|set) [^\t]*)",
         MEDIUM,
         "{0} does not last: it ends with this RUN",
         "use SHELL, or a script",
@@ -465,11 +491,21 @@ BASHISMS = (
     ),
     Fault(
         "SH",
-        r"(?<![$\w])\S*\{[\w./-]+(,[\w./-]+)+\}\S*",
+        r"(^|[;&|(]\s*)(?!\s|rm )[^;&|]*?(?<![$\w])(?P<it>\S*\{[\w./-]+(,[\w./-]+)+\}\S*)",
         HIGH,
         "{0}: sh (dash) does not expand braces and reads it as one name",
         BASH,
         unless=r"ln -\w+ \S*bash |dash/sh|git log|format",
+        base=DEBIAN,
+        confidence=LIKELY,
+    ),
+    Fault(
+        "SH",
+        r"\brm [^;&|]*?(?P<it>[^\s$]*\{[\w./-]+(,[\w./-]+)+\}\S*)",
+        LOW,
+        "{0}: sh (dash) does not expand braces, and nothing is removed",
+        BASH,
+        unless=r"ln -\w+ \S*bash |dash/sh",
         base=DEBIAN,
         confidence=LIKELY,
     ),

@@ -217,6 +217,7 @@ def _holds_packages(source: str, above: Sequence[Layer], scripts: str) -> bool:
 
 
 ONCE = "choose a base with this torch, or without torch, and install torch once"
+REMOVED = r"uninstall[^\n]*\storch\b"
 REPLACED = (
     Fault(
         "PACKAGE",
@@ -226,6 +227,16 @@ REPLACED = (
         "TransformerEngine and other packages compiled for it break",
         "leave torch out of the list, or keep the image's constraints (PIP_CONSTRAINT)",
         base=r"nvcr\.io/nvidia/pytorch",
+        unless=REMOVED,
+    ),
+    Fault(
+        "PACKAGE",
+        r"^torch(\[\S*\])?\s*[=~!<>]=?\s*[\d.]+\S*",
+        MEDIUM,
+        "{0} comes on top of NVIDIA's own build in {base}, whose layer stays in the image: gigabytes of it are unused",
+        ONCE,
+        base=r"nvcr\.io/nvidia/pytorch",
+        needs=REMOVED,
     ),
     Fault(
         "PACKAGES",

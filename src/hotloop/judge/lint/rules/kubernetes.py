@@ -278,7 +278,7 @@ MEMORY_VOLUME = table_rule(
     each="pods",
     about=lambda manifests, pod: [
         (pod.volumes[name]["emptyDir.sizeLimit"], (quantity(pod.volumes[name]["emptyDir.sizeLimit"]) or 0) / limit)
-        for container in pod.containers
+        for container in (pod.containers if pod.is_training else ())
         for _, name, _ in container.mounts
         if (limit := container.amount("memory"))
         and name in pod.volumes
@@ -397,7 +397,7 @@ SMALL_SHARED_MEMORY = table_rule(
     checks=(
         FieldCheck(
             at=lambda task: only(
-                ReadPlace(task.lines["shared"], f"{task.shared_bytes / MIB:g}"), task.gpus > 1 or task.workers
+                ReadPlace(task.lines["shared"], f"{task.shared_bytes / MIB:g}"), task.gpus > 2 or task.workers
             ),
             severity=HIGH,
             message=(
@@ -409,7 +409,7 @@ SMALL_SHARED_MEMORY = table_rule(
         ),
         FieldCheck(
             at=lambda task: only(
-                ReadPlace(task.lines["shared"], f"{task.shared_bytes / MIB:g}"), task.gpus == 1 and not task.workers
+                ReadPlace(task.lines["shared"], f"{task.shared_bytes / MIB:g}"), task.gpus <= 2 and not task.workers
             ),
             severity=LOW,
             message="/dev/shm has {text} MiB of shared memory: a loader worker dies with a bus error",
@@ -690,7 +690,7 @@ VARIABLE_WITHOUT_SHELL = table_rule(
                 and not manifests.is_template
                 and (
                     (found[1] in [other.name for other in one.variables] and found[1] != each.name)
-                    or found[1] == "PATH"
+                    or (found[1] == "PATH" and not re.search(r"(^|:)(/usr)?/bin/?(:|$)", each.value or ""))
                 )
             ],
             severity=HIGH,

@@ -13,9 +13,13 @@ from hotloop.core.sbatch_options import LONG, OF_SRUN, RENAMED, SHORT, find_long
 from hotloop.judge.lint.formats.batch import Batch, BatchOption
 
 _WEIGHTY = re.compile(
-    r"gres|gpu|\btime\b|\bnodes\b|ntasks|\bmem|array|cpus|\s-[tNnGca]\b|signal|requeue|partition|\s-p\b"
+    r"gres|gpu|\btime\b|\bnodes\b|ntasks(?!-per-core)|\bmem|array|cpus|\s-[tNnGca]\b|signal|requeue|partition|\s-p\b"
 )
 """Options without which the job gets other devices or another limit."""
+_SLIGHT = re.compile(
+    r"^#+\w*\s+-+(ntasks-per-core|threads-per-core|hint|job-name|J|comment|mail\S*)\b[^#]*$", re.IGNORECASE
+)
+"""A line without which the job only has another name, fewer mails or more threads of a core."""
 
 
 @lint_rule("ignored-sbatch-line", "an #SBATCH line is ignored: it follows a command, or is misspelled", reads="sbatch")
@@ -50,7 +54,11 @@ def ignored_sbatch_line(batch: Batch) -> Iterator[LintFinding]:
         text = " ".join(lines[at - 1].strip() for at in places)
         more = f" (also line {', '.join(map(str, places[1:6]))})" if places[1:] else ""
         yield LintFinding(
-            severity=Severity.HIGH if _WEIGHTY.search(text) else Severity.MEDIUM,
+            severity=Severity.HIGH
+            if _WEIGHTY.search(text)
+            else Severity.LOW
+            if _SLIGHT.search(text)
+            else Severity.MEDIUM,
             line=line,
             message=f"sbatch ignores {lines[line - 1].strip()[:60]}: {problem}{more}",
             advice="move #SBATCH lines above the first command",
@@ -107,7 +115,7 @@ def refused_option(batch: Batch) -> Iterator[LintFinding]:
     lines = batch.text.split("\n")
     found: list[tuple[Severity, int, str, str]] = []
     for one in batch.options:
-        is_template = TEMPLATE.search(one.written + one.value) or "<" in lines[one.line - 1]
+        is_template = TEMPLATE.search(one.written + one.value) or re.search("[<{]", lines[one.line - 1])
         severity, message, advice = (None, "", "") if is_template else _judge(one)
         meant = find_long(one.name)
         wanted = _VALUES.get(meant[0]) if len(meant) == 1 and not is_template else None
@@ -354,7 +362,7 @@ def contradictory_options(batch: Batch) -> Iterator[LintFinding]:
         before = next((other for other in batch.options[:at] if other.name == one.name and one.name), None)
         if before and before.value != one.value and one.name not in ("comment", "mail-type", "constraint"):
             yield LintFinding(
-                severity=Severity.MEDIUM,
+                severity=Severity.LOW if one.name in ("output", "error", "job-name") else Severity.MEDIUM,
                 line=one.line,
                 message=f"--{one.name}={one.value} replaces --{one.name}={before.value} on line {before.line}",
                 advice="keep one of the two lines",
@@ -390,6 +398,7 @@ def one_core_per_task(batch: Batch) -> Iterator[LintFinding]:
     """
     gpus, cores = batch.gpus_per_node or 0, batch.cores_per_node
     is_given = any(batch.option(name) for name in _CORES.split()) or batch.tasks_per_node >= gpus * 2
+    is_given |= batch.value("mem") == "0"
     found = [
         (gpus and not is_given and cores is None, batch.line("gres", "gpus-per-node", "gpus"),
          "no --cpus-per-task: by default, a task gets one CPU for all its processes and DataLoader workers"),

@@ -187,6 +187,8 @@ def _visible(task: Task, launch: LaunchLine) -> int | None:
     return None if "$" in shown else len([one for one in shown.split(",") if one.strip() not in ("", "-1")])
 
 
+SPREADS = re.compile(r"--?nnodes|dist-init-addr|\bray|node[-_]rank|headless|multi[-_]?node")
+"""Texts of a server that splits its model over several pods."""
 SERVER = LaunchLine(launcher="", script="", is_module=False, arguments=())
 """The name for a program that is not a Python script."""
 PROCESSES_AND_GPUS = table_rule(
@@ -218,7 +220,9 @@ PROCESSES_AND_GPUS = table_rule(
     ),
     checks=(
         FieldCheck(
-            at=lambda task, command, launch: only(command, task.tensor_parallel > task.gpus),
+            at=lambda task, command, launch: only(
+                command, task.tensor_parallel > task.gpus and not SPREADS.search(task.text)
+            ),
             severity=HIGH,
             message=("--tensor-parallel-size exceeds the {0.gpus} requested GPUs: the server fails when it starts"),
             advice="ask for that many GPUs",

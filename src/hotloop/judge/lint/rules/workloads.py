@@ -102,7 +102,13 @@ REMOVED_API_VERSION = table_rule(
     each="objects",
     checks=(
         FieldCheck(
-            at=lambda one: only(one["apiVersion"], one["apiVersion"].text in REMOVED),
+            at=lambda one: only(
+                one["apiVersion"],
+                one["apiVersion"].text in REMOVED
+                and not re.match(
+                    r"(kubeflow|networking)\S* (?!\w+Job$|Ingress)", f"{one['apiVersion'].text} {one['kind'].text}"
+                ),
+            ),
             severity=HIGH,
             message="{text} is no longer served (no matches for kind): the object is refused",
             advice="apiVersion: apps/v1, batch/v1, autoscaling/v2, policy/v1, networking.k8s.io/v1 or kubeflow.org/v1",
@@ -287,6 +293,9 @@ JOB_POLICY = table_rule(
             at=lambda job, pod: only(
                 job["ttlSecondsAfterFinished"],
                 job["ttlSecondsAfterFinished"].amount < 300
+                and not re.search(
+                    r"\bsleep\b", " ".join(pod.texts("containers.*.command|args.*") + pod.texts("containers.*.image"))
+                )
                 and any("/gpu" in read_all(part) for part in pod.all("containers.*.resources.limits")),
             ),
             severity=MEDIUM,
@@ -586,10 +595,14 @@ IDLE_AUTOSCALER = table_rule(
                 for name, place, share in _shares(one)
                 for target in targets
                 if share
-                and any(
-                    container.amount(name, "requests") is None and container.amount(name) is None
-                    for pod in find_pods(target)
-                    for container in pod.containers
+                and target is targets[0]
+                and all(
+                    any(
+                        container.amount(name, "requests") is None and container.amount(name) is None
+                        for pod in find_pods(each)
+                        for container in pod.containers
+                    )
+                    for each in targets
                 )
             ],
             severity=MEDIUM,
@@ -889,7 +902,9 @@ UNREACHABLE_SERVICE = table_rule(
         ),
         FieldCheck(
             at=lambda manifests, one: (
-                _untaken(one, tuple(_selected(manifests, one))) if one["kind"].text == "Service" else []
+                _untaken(one, tuple(_selected(manifests, one)))
+                if one["kind"].text == "Service" and not manifests.is_based
+                else []
             ),
             severity=HIGH,
             message="the Service sends to port {text}, which none of its pods' containers has: connections are refused",
