@@ -147,6 +147,14 @@ def test_a_script_that_the_container_starts_is_read(tmp_path: Path) -> None:
     [
         "FROM a:1\nRUN " + "(" * 20_000 + "\n",
         "FROM a:1\nRUN echo " + "a" * 1_000_000 + "\n",
+        "FROM debian:12\nRUN echo " + "({" * 10_000 + ".{a,b " * 5_000 + "\n",
+        "FROM debian:12\nRUN rm "
+        + "." * 100_000
+        + "\nRUN export A="
+        + "$" * 100_000
+        + "\nRUN cd "
+        + "a " * 10_000
+        + "\n",
         "FROM a:1\nENV " + " ".join(f"A{at}=$A{at}" for at in range(5000)) + "\n",
         "FROM a:1\n" + "RUN pip install torch==2.5.1 | tee x\n" * 400,
         "FROM a:1\nONBUILD\n",

@@ -448,6 +448,9 @@ def lost_shell_state(build: DockerBuild, chain: Sequence[Layer]) -> Iterator[Lin
 
 
 BASH = 'SHELL ["/bin/bash", "-eo", "pipefail", "-c"] above it'
+BRACES = (
+    r"(?:[^;&|({]|\$\{)*?(?<![^\s;&|(])(?P<it>[^\s({]*(?<!\$)\{[\w./-]+(?:,[\w./-]+)+\}\S*)"  # one try for each word
+)
 BASHISMS = (
     Fault(
         "SH",
@@ -491,7 +494,7 @@ BASHISMS = (
     ),
     Fault(
         "SH",
-        r"(^|[;&|(]\s*)(?!\s|rm )[^;&|]*?(?<![$\w])(?P<it>\S*\{[\w./-]+(,[\w./-]+)+\}\S*)",
+        r"(?:^|[;&|(]\s*)(?!\s|rm )" + BRACES,
         HIGH,
         "{0}: sh (dash) does not expand braces and reads it as one name",
         BASH,
@@ -501,7 +504,7 @@ BASHISMS = (
     ),
     Fault(
         "SH",
-        r"\brm [^;&|]*?(?P<it>[^\s$]*\{[\w./-]+(,[\w./-]+)+\}\S*)",
+        r"\brm " + BRACES,
         LOW,
         "{0}: sh (dash) does not expand braces, and nothing is removed",
         BASH,
