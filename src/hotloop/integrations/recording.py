@@ -70,7 +70,9 @@ class FrameworkRecording:
         from hotloop.agent.attach.agent import current_agent
 
         agent = current_agent()
-        for name, value in values.items() if agent is not None else ():
+        if agent is None:
+            return
+        for name, value in values.items():
             if isinstance(value, (int, float)):
                 agent.tell({"kind": "metric", "name": str(name), "value": float(value)})
 
