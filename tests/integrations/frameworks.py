@@ -18,8 +18,7 @@ PYTHON = ROOT / ".venv-frameworks" / "bin" / "python"
 needs_frameworks = pytest.mark.skipif(not PYTHON.exists(), reason="no .venv-frameworks (make frameworks creates it)")
 
 HEAD = """
-import json, logging, os, time
-logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s %(message)s")
+import json, os, time
 import torch
 from torch import nn
 torch.manual_seed(0)
@@ -60,7 +59,7 @@ def run(folder: Path, text: str, *prefix: str, head: str = HEAD) -> Done:
     environment |= {"PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     environment |= {"ACCELERATE_USE_CPU": "1", "PYTHONWARNINGS": "ignore"}
     done = subprocess.run(
-        [str(PYTHON), *prefix, script.name], cwd=folder, env=environment, capture_output=True, text=True, timeout=4000
+        [str(PYTHON), *prefix, script.name], cwd=folder, env=environment, capture_output=True, text=True, timeout=400
     )
     assert done.returncode == 0, done.stderr
     shown = next((line for line in reversed(done.stdout.splitlines()) if line.startswith('{"')), "{}")

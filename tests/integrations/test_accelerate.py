@@ -9,6 +9,8 @@ from .frameworks import needs_frameworks, run, run_folders
 pytestmark = needs_frameworks
 
 TRAIN = """
+import logging
+logging.basicConfig(level=logging.INFO)  # Accelerate leaves handlers and levels to its users
 from accelerate import Accelerator
 from accelerate.utils import ProfileKwargs
 from hotloop.integrations.accelerate import HotloopProfileKwargs, HotloopTracker
@@ -53,25 +55,27 @@ def test_two_ranks_share_a_recording_and_one_report(tmp_path: Path) -> None:
         tmp_path,
         TRAIN
         + """
-from accelerate.tracking import register_tracker_class
-register_tracker_class(HotloopTracker)
-accelerator = Accelerator(cpu=True, log_with="hotloop")
+tracker = HotloopTracker()
+accelerator = Accelerator(cpu=True, log_with=tracker)
 accelerator.init_trackers("project")
-tracker, = accelerator.trackers
-for loss in steps(accelerator, *prepare(accelerator)):
-    pass
+handler = HotloopProfileKwargs(schedule_option={"wait": 8, "warmup": 1, "active": 4}, output_trace_dir="traces")
+prepared = prepare(accelerator)
+with accelerator.profile(handler) as profiler:
+    for loss in steps(accelerator, *prepared):
+        profiler.step()
 is_main = accelerator.is_main_process
 accelerator.end_training()
 assert (tracker.report is None) == (not is_main)
 if is_main:
-    show(tracker.report)
+    show(tracker.report, traced=[rank.rank for rank in handler.report.ranks])
         """,
         *("-m", "torch.distributed.run", "--nproc-per-node", "2"),
     )
     assert len(run_folders(tmp_path)) == 1
     assert done.shown["ranks"] == 2
+    assert done.shown["traced"] == [0, 1]
     assert done.shown["steps"] == 20
-    assert done.stderr.count("[input-bound]") == 1
+    assert done.stderr.count("hotloop: next: ") == 2  # of the recording and of the traces
 
 
 def test_profile_kwargs_write_every_cycle_and_judge_the_traces(tmp_path: Path) -> None:

@@ -20,19 +20,19 @@ from .recording import FrameworkRecording, log_findings
 if TYPE_CHECKING:
     from hotloop.core.report import Report
 
-LOG = get_logger(__name__)
+LOG = get_logger(__name__).logger
 PLAN = {"wait", "warmup", "active", "repeat", "skip_first"}
 
 
 class HotloopTracker(GeneralTracker):  # type: ignore[misc]
-    """Records every process between `Accelerator.init_trackers` and `Accelerator.end_training`.
+    """Records the process in which it is built. `Accelerator.end_training` logs the findings on the main process.
 
-    Numbers that `Accelerator.log` gets are kept with the recording. `end_training` logs the findings on the main
-    process.
+    Build it in every process, for `log_with`: Accelerate starts trackers on the main process alone. Numbers that
+    `Accelerator.log` gets are kept with the recording.
 
     Args:
         run_name (`str`, *optional*):
-            The project's name. Accelerate gives it if the class is registered with `register_tracker_class`.
+            The project's name, which Accelerate's own trackers also keep.
         report_to (`str` or `list[str]`, *optional*, defaults to `"log"`):
             Where the findings go: `"log"` (Accelerate's logger; serious findings are warnings, the others have level
             info), `"none"`, or the path of a file that ends in `.html`, `.json`, `.md` or `.txt`.
@@ -45,26 +45,22 @@ class HotloopTracker(GeneralTracker):  # type: ignore[misc]
 
     name = "hotloop"
     requires_logging_directory = False
-    main_process_only = False
 
     def __init__(self, run_name: str | None = None, report_to: str | Sequence[str] = "log", **options: Any) -> None:
         super().__init__()
         self.run_name = run_name
         self._recording = FrameworkRecording(LOG, report_to, **options)
+        self._recording.begin()
 
     @property
     def tracker(self) -> Watch | None:
-        """The recording of this process; None before it began."""
+        """The recording of this process; None if it could not begin."""
         return self._recording.watch
 
     @property
     def report(self) -> Report | None:
         """The report of this process's training so far: on the main process after `end_training`, else None."""
         return self._recording.report
-
-    def start(self) -> None:
-        """Begin; `Accelerator.init_trackers` calls it."""
-        self._recording.begin()
 
     def log(self, values: Mapping[str, Any], step: int | None = None, **kwargs: Any) -> None:
         """Keep the numbers among `values` with the recording, at the step that is being recorded."""

@@ -107,5 +107,10 @@ class HotloopProfiler(Profiler):  # type: ignore[misc]
         """Not timed."""
 
     def summary(self) -> str:
-        """The report as text: on rank 0 after ``fit``, else empty."""
-        return self._recording.end() if self._is_global_zero and self._stage == "fit" else ""
+        """The report of everything recorded so far, as text; empty if there is none."""
+        return self._recording.end()
+
+    def describe(self) -> None:
+        """Write the report: on rank 0 after ``fit``."""
+        if self._is_global_zero and self._stage == "fit":
+            super().describe()
