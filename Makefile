@@ -162,15 +162,15 @@ preemption: setup
 	$(BIN)/python benchmarks/preemption.py
 
 
-# Accelerate, Transformers and Lightning, for tests/end_to_end/test_frameworks.py. torch is that of the bare environment:
-# one copy serves both.
+# Accelerate, Transformers and Lightning, for tests/end_to_end/test_frameworks.py and tests/integrations, which also report
+# there: msgspec and isal. torch is that of the bare environment: one copy serves both.
 frameworks: $(VENV)-frameworks/.ready
 
 $(VENV)-frameworks/.ready: $(VENV)-bare/.ready
 	test -x $(VENV)-frameworks/bin/python || $(PYTHON) -m venv $(VENV)-frameworks
 	$(VENV)-bare/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > "$$($(VENV)-frameworks/bin/python \
 	  -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/bare.pth"
-	$(VENV)-frameworks/bin/python -m pip --disable-pip-version-check -q install $(TORCH) accelerate transformers lightning
+	$(VENV)-frameworks/bin/python -m pip --disable-pip-version-check -q install $(TORCH) accelerate transformers lightning msgspec isal
 	touch $@
 
 # The tests of the hooks and of what reads them in every Python on the PATH from 3.11 on.

@@ -1,0 +1,1 @@
+"""Adapters for other frameworks, one file each; only that file imports the framework."""
