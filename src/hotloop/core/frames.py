@@ -1,6 +1,6 @@
 """Rows and facts -> the bytes of a recording, and back; docs/formats.md draws the layout.
 
-A recording is a header and then frames, one behind the other; a file only grows. A frame counts only if its checksum is
+A recording is a header and then frames, one after the other; a file only grows. A frame counts only if its checksum is
 right, so a reader may look at any time, at a file that is being written, or whose writer was killed.
 """
 

@@ -147,7 +147,7 @@ class CombinedSaving:
 class Overhead:
     """What hotloop itself cost the training. ``share_ratio`` is of the run's step time.
 
-    ``probe_ns`` is no part of it: the command measured so long after the training had ended.
+    ``probe_ns`` is not a part of it: the command measured so long after the training had ended.
     """
 
     hooks_ns: int | None
