@@ -316,6 +316,11 @@ def describe_runs(result: Mapping[str, Any]) -> str:
     )
 
 
+def name_of(method: str) -> str:
+    """A method as the page prints it."""
+    return method.replace(" %", "%")
+
+
 def verdict_of(result: Mapping[str, Any], method: str) -> str:
     seeds_count = result["seeds_count"]
     base = plain_of(method)
@@ -367,11 +372,11 @@ def draw_page(result: Mapping[str, Any]) -> str:
         sent = sent_ratio(result, method)
         cells += [f"{statistics.fmean(losses_of(result, method, 'held_out_loss')):.4f}"]
         cells += ["not counted" if sent is None else f"{sent:.3f}", verdict_of(result, method)]
-        lines.append(f"| {method} | " + " | ".join(cells) + " |")
+        lines.append(f"| {name_of(method)} | " + " | ".join(cells) + " |")
     lines += ["", *explain_momentum(result), "hotloop reported that it applied the following:", ""]
     for method in methods:
         said = {one for row in rows if row["method"] == method for one in row["said"]}
-        lines += [f"- {method}: {one.removeprefix('applied: ')}" for one in sorted(said)]
+        lines += [f"- {name_of(method)}: {one.removeprefix('applied: ')}" for one in sorted(said)]
     lines += ["", "## Curves", "", *draw_curves(result, methods), ""]
     return "\n".join(lines)
 
@@ -410,7 +415,7 @@ def draw_curves(result: Mapping[str, Any], methods: Sequence[str]) -> list[str]:
     for method in methods:
         curves = [row["curve"] for row in result["rows"] if row["method"] == method]
         cells = (f"{statistics.fmean(curve[place] for curve in curves):.3f}" for place in places)
-        lines.append(f"| {method} | " + " | ".join(cells) + " |")
+        lines.append(f"| {name_of(method)} | " + " | ".join(cells) + " |")
     return lines
 
 

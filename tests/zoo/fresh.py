@@ -437,7 +437,8 @@ def describe_pass(table: Table, kind: str) -> list[str]:
     return [
         f"## {head['set']}, {head['date'][:10]} ({kind})",
         "",
-        f"Commit {head['commit']}; {machine['cpu']}, {machine['cores']} cores, {versions}. {len(rows)} scripts: "
+        f"Commit {head['commit']}; {machine['cpu']}, {machine['cores']} cores, {versions}. The pass has {len(rows)} "
+        "scripts: "
         f"{told}; {disturbed} disturbed.",
         "",
     ]
