@@ -41,8 +41,8 @@ def measure_memory() -> list[Row]:
     rows = [
         count_row(
             "accumulation-memory",
-            f"accumulation over {MICRO_BATCHES} takes {MICRO_BATCHES}x less activation memory",
-            f"bytes kept for backward by one of {MICRO_BATCHES} micro-batches, over those of the whole batch",
+            f"accumulation over {MICRO_BATCHES} micro-batches reduces activation memory to 1/{MICRO_BATCHES}",
+            f"bytes kept for the backward pass by one of {MICRO_BATCHES} micro-batches, relative to the whole batch",
             plain.saved_bytes() / whole,
         )
     ]
@@ -51,9 +51,9 @@ def measure_memory() -> list[Row]:
     rows.append(
         count_row(
             "bf16-activations",
-            "bf16 takes 50 % less memory",
-            f"bytes kept for backward by {single.codes.numel()} tokens under bf16-autocast, over float32; the float32 "
-            "loss and the copies of weights included",
+            "bf16 takes 50% less memory",
+            f"bytes kept for the backward pass by {single.codes.numel()} tokens under bf16-autocast, relative to "
+            "float32; includes the float32 loss and the copies of the weights",
             half.saved_bytes() / single.saved_bytes(),
         )
     )
@@ -62,8 +62,8 @@ def measure_memory() -> list[Row]:
     rows.append(
         count_row(
             "bf16-state",
-            "bf16 takes 50 % less memory",
-            "bytes of weights, gradients and AdamW's state with bf16-parameters (compensated), over float32",
+            "bf16 takes 50% less memory",
+            "bytes of weights, gradients, and AdamW's state with bf16-parameters (compensated), relative to float32",
             state_bytes(narrow) / state_bytes(single),
         )
     )
@@ -78,17 +78,18 @@ def measure_memory() -> list[Row]:
         rows.append(
             count_row(
                 f"attention-memory-{length}",
-                "fused attention takes 50 % less memory and is 2-3x as fast",
-                f"bytes that the model keeps for backward, {length} tokens, torch's fused attention over its math",
+                "fused attention takes 50% less memory and is 2 to 3 times as fast",
+                f"bytes that the model keeps for the backward pass with {length} tokens: torch's fused attention "
+                "relative to its math attention",
                 pair["fused"].model_saved_bytes() / pair["math"].model_saved_bytes(),
             )
         )
     rows.append(
         {
             "id": "attention-time",
-            "claim": "fused attention takes 50 % less memory and is 2-3x as fast",
-            "what": f"CPU time of forward and backward of attention alone, {BATCH} x 6 heads x {TIMED_LENGTH} tokens x "
-            "64, causal, float32, math over fused",
+            "claim": "fused attention takes 50% less memory and is 2 to 3 times as fast",
+            "what": f"CPU time of the forward and backward passes of attention alone ({BATCH} x 6 heads x "
+            f"{TIMED_LENGTH} tokens x 64, causal, float32): math relative to fused",
             "target": None,
             "verdict": None,
             **time_attention(with_math),
@@ -130,21 +131,23 @@ def measure_exchanges() -> list[Row]:
     return [
         count_row(
             "no-sync",
-            "no_sync() under accumulation over N sends 1/N",
-            f"bytes of gradients that DDP exchanges in a step of {MICRO_BATCHES} micro-batches, micro_batches() over "
-            "an exchange for each",
+            "no_sync() reduces the bytes sent to 1/N when accumulating over N micro-batches",
+            f"bytes of gradients that DDP exchanges in a step of {MICRO_BATCHES} micro-batches: micro_batches() "
+            "relative to one exchange per micro-batch",
             found["with_no_sync_bytes"] / found["without_bytes"],
             target=f"1/{MICRO_BATCHES}",
             is_reached=found["with_no_sync_bytes"] * MICRO_BATCHES == found["without_bytes"],
         ),
         {
             "id": "ddp-2-ranks",
-            "claim": "DDP is 1.8-1.9x as fast on 2 ranks",
-            "what": "samples a second of 2 gloo ranks over 1 rank, one thread and core each, wall time",
+            "claim": "DDP is 1.8 to 1.9 times as fast on 2 ranks",
+            "what": "samples per second (wall time) of 2 gloo ranks relative to 1 rank, with one thread and one core "
+            "per rank",
             "target": ">= 1.8x",
             "verdict": verdict(speed, 1.8)
             if load < passes.QUIET_LOAD
-            else f"not measurable here: two ranks need both cores, and other work held some (load {load:.1f} before)",
+            else "not measurable here: two ranks need both cores, but other programs used some of their time (load "
+            f"{load:.1f} before)",
             **speed,
         },
     ]
@@ -221,8 +224,9 @@ def measure_buckets() -> list[Row]:
     return [
         {
             "id": f"buckets-25-over-{size}",
-            "claim": "buckets of 25 MB",
-            "what": f"wall time of a DDP step, 25.2 million parameters, 2 ranks, 1 Gbit/s, 25 MB over {size} MB",
+            "claim": "25 MB is a good bucket size",
+            "what": "wall time of a DDP step with 25.2 million parameters, 2 ranks, and 1 Gbit/s: 25 MB relative to "
+            f"{size} MB",
             "target": None,
             "verdict": None,
             **ratio_of(found["25"], found[str(size)]),

@@ -311,7 +311,14 @@ def describe_runs(result: Mapping[str, Any]) -> str:
     groups: dict[tuple[str, ...], set[str]] = {}
     for row in passes.read_rows(result):
         groups.setdefault((row["date"], passes.describe_place(row["machine"])), set()).add(row["commit"])
-    return "; ".join(f"{day} on {place}, at {', '.join(sorted(commits))}" for (day, place), commits in groups.items())
+    return "; and on ".join(
+        f"{day} on {place} (commits {', '.join(sorted(commits))})" for (day, place), commits in groups.items()
+    )
+
+
+def name_of(method: str) -> str:
+    """A method as the page prints it."""
+    return method.replace(" %", "%")
 
 
 def verdict_of(result: Mapping[str, Any], method: str) -> str:
@@ -333,23 +340,24 @@ def draw_page(result: Mapping[str, Any]) -> str:
     lines = [
         "# What sending less does to the loss",
         "",
-        f"Measured {describe_runs(result)}. Made by `make compression-quality` from "
-        "benchmarks/results/compression_quality.json.",
+        f"The runs were measured on {describe_runs(result)}. `make compression-quality` produces these runs and "
+        "stores them in `benchmarks/results/compression_quality.json`.",
         "",
-        f"A decoder of {rows[0]['parameters_count']:,} parameters predicts the next byte of the Python standard "
-        f"library's sources, on {result['world_size']} gloo ranks with {result['batch_size']} windows of "
-        f"{result['length']} bytes each, for {result['steps_count']:,} steps of AdamW. Seed by seed, all methods start "
-        "from the same weights, see the same tokens and have the same hyperparameters, which were chosen for plain "
-        f"training. Rows whose names begin with SGD use SGD, with rate {SGD_RATE} and momentum {SGD_MOMENTUM}, "
-        "and are compared with plain SGD training. The *loss* is the mean of the last "
-        f"{result['last_steps_count']} steps over both ranks; *held out* is the loss on text that was not trained on.",
+        f"A decoder with {rows[0]['parameters_count']:,} parameters predicts the next byte of the Python standard "
+        f"library's source code. It trains on {result['world_size']} gloo ranks with {result['batch_size']} windows "
+        f"of {result['length']} bytes each, for {result['steps_count']:,} AdamW steps. For each seed, all methods "
+        "start from the same weights, see the same tokens, and have the same hyperparameters, which were chosen for "
+        "plain training (without compression). Rows whose names begin with SGD use SGD with a learning rate of "
+        f"{SGD_RATE} and a momentum of {SGD_MOMENTUM}, and are compared with plain SGD training. The *loss* is the "
+        f"mean over the last {result['last_steps_count']} steps and both ranks; *held out* is the loss on text that "
+        "was not used for training.",
         "",
-        f"A method passes if its mean loss is at most {allowed_loss(result):.4f} above plain's: "
-        f"{result['allowed_ratio']:.0%} of it, or the distance between plain's best and worst seed, whichever is "
-        "larger. The limit and all settings were fixed before the runs. "
-        f"{len(rows)} of {result['wanted_count']} runs are finished; *above plain* compares equal seeds. *Sent* is "
-        "what a rank's interface sent in the entire run, warm-up and headers included, relative to plain; the first "
-        "runs did not count it.",
+        f"A method passes if its mean loss exceeds the loss of plain training by at most {allowed_loss(result):.4f}. "
+        f"This limit is {result['allowed_ratio']:.0%} of the plain loss, or the difference between the best and the "
+        "worst seed of plain training, whichever is larger. The limit and all settings were fixed before the runs. "
+        f"In total, {len(rows)} of {result['wanted_count']} runs are finished. *Above plain* compares runs that have "
+        "the same seed. *Sent* is the number of bytes that a rank's interface sent in the entire run, including "
+        "warm-up and headers, relative to plain training; the first runs did not count these bytes.",
         "",
         "| method | "
         + " | ".join(f"seed {seed}" for seed in seeds)
@@ -364,11 +372,11 @@ def draw_page(result: Mapping[str, Any]) -> str:
         sent = sent_ratio(result, method)
         cells += [f"{statistics.fmean(losses_of(result, method, 'held_out_loss')):.4f}"]
         cells += ["not counted" if sent is None else f"{sent:.3f}", verdict_of(result, method)]
-        lines.append(f"| {method} | " + " | ".join(cells) + " |")
-    lines += ["", *explain_momentum(result), "What hotloop reported to have applied:", ""]
+        lines.append(f"| {name_of(method)} | " + " | ".join(cells) + " |")
+    lines += ["", *explain_momentum(result), "hotloop reported that it applied the following:", ""]
     for method in methods:
         said = {one for row in rows if row["method"] == method for one in row["said"]}
-        lines += [f"- {method}: {one.removeprefix('applied: ')}" for one in sorted(said)]
+        lines += [f"- {name_of(method)}: {one.removeprefix('applied: ')}" for one in sorted(said)]
     lines += ["", "## Curves", "", *draw_curves(result, methods), ""]
     return "\n".join(lines)
 
@@ -381,11 +389,13 @@ def explain_momentum(result: Mapping[str, Any]) -> list[str]:
     late, mended, control = (f"{above_plain(result, name):+.1%}" for name in names)
     counted = len(losses_of(result, names[-1]))
     return [
-        "Why top-k had a higher loss: the gradients that it does not send arrive in a later step, and a momentum in "
-        "the optimizer delays their effect further. Meanwhile the ranks collect gradients of weights that have not "
-        f"moved, and send too much. AdamW's beta1 of 0.9 ended {late} from plain's loss, and beta1 0 {mended}. "
-        f"beta1 0 alone is not better: plain training ended {control} ({counted} of {result['seeds_count']} seeds). "
-        "hotloop therefore steps with beta1 0 under top-k. Rows that do not name beta1 have 0.9.",
+        "The optimizer's momentum explains why top-k had a higher loss. The gradients that top-k does not send "
+        "arrive in a later step, and momentum delays their effect further. Meanwhile, the ranks collect gradients "
+        "for weights that have not moved, and then send too much. Compared with the plain loss, the top-k loss "
+        f"differed by {late} when AdamW's beta1 was 0.9, and by {mended} when beta1 was 0. Setting beta1 to 0 is not "
+        f"an improvement by itself: without compression, the loss then differed by {control} ({counted} of "
+        f"{result['seeds_count']} seeds). Under top-k, hotloop therefore sets beta1 to 0. Rows that do not name beta1 "
+        "use 0.9.",
         "",
     ]
 
@@ -396,7 +406,8 @@ def draw_curves(result: Mapping[str, Any], methods: Sequence[str]) -> list[str]:
     count = result["steps_count"] // block
     places = [index * count // 10 - 1 for index in range(1, 11)]
     lines = [
-        f"Mean loss of the {block} steps up to the one at the top, over the seeds; the file has all blocks.",
+        f"Each value is the mean loss, over all seeds, in the {block} steps that end at the step number in the table's "
+        "header. The results file contains all blocks.",
         "",
         "| method | " + " | ".join(str((place + 1) * block) for place in places) + " |",
         "|---|" + "---|" * len(places),
@@ -404,7 +415,7 @@ def draw_curves(result: Mapping[str, Any], methods: Sequence[str]) -> list[str]:
     for method in methods:
         curves = [row["curve"] for row in result["rows"] if row["method"] == method]
         cells = (f"{statistics.fmean(curve[place] for curve in curves):.3f}" for place in places)
-        lines.append(f"| {method} | " + " | ".join(cells) + " |")
+        lines.append(f"| {name_of(method)} | " + " | ".join(cells) + " |")
     return lines
 
 

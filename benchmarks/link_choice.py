@@ -44,14 +44,17 @@ PASSES = {
 HEAD = """\
 # The choice by link, forecast and measured
 
-How `core/link_choice.py` would send the gradients of a 25-million-parameter transformer between two gloo ranks, and how
-long a step of each way took: batch 1 x 128 tokens, SGD, one thread a rank, all ways side by side in turns on one shaped
-link (`python benchmarks/link_choice.py rate --rate 100mbit`). A step is the least one of its way.
-The forecast knows the link as `hotloop bench comm` measured it just before, the time
-of a step without exchange, and the cost of compressing below. A choice is right where it takes at most 10 % longer than
-the quickest of the ways that may be chosen: none, 16 bits and 8 bits, which kept the loss of a small language model
-([communication-quality.md](communication-quality.md)). The first passes ran before top-k became cheaper and without
-int8; their forecasts have today's costs. Drawn from `benchmarks/results/link_choice` by `scripts/evidence.py`.
+This page shows how `core/link_choice.py` would send the gradients of a 25-million-parameter transformer between two
+gloo ranks, and how long a step took with each compression method. Each step used a batch of 1 x 128 tokens, SGD, and
+one thread per rank. All methods ran alternately on the same link, whose rate was limited
+(`python benchmarks/link_choice.py rate --rate 100mbit`). The step time is the shortest step of each method.
+
+The forecast uses the link that `hotloop bench comm` measured just before the run, the step time without an exchange,
+and the compression cost below. A choice is right if its step takes at most 10% longer than the fastest of the methods
+that hotloop may choose: none, 16 bits, and 8 bits. These methods did not worsen the loss of a small language model
+([communication-quality.md](communication-quality.md)). The first passes ran before top-k became cheaper and did not
+include int8; their forecasts use the current costs. `scripts/evidence.py` draws this page from
+`benchmarks/results/link_choice`.
 """
 SENDER = "compress-gradients"
 GONE = ("local-updates", "powersgd")
@@ -160,10 +163,11 @@ def draw_page(folder: Path) -> str:
         state = "**busy**" if one["load"] >= BUSY_LOAD else "quiet"
         lines += [
             f"## {PASSES[rate]}\n",
-            f"{one['date']}, load {one['load']:.1f} on two cores ({state}). Measured link: "
-            f"{format_byte_rate(link['bytes_per_s'])}, latency {link['latency_ns'] / 1e3:.0f} µs. Chosen: "
-            f"**{judged['picked']}**; quickest: {judged['best']}; the choice was **{verdict}**.\n",
-            "| way | step, forecast | step | speedup, forecast | speedup | n |",
+            f"Measured on {one['date']} with a load of {one['load']:.1f} on two cores ({state}). The measured link "
+            f"has a rate of {format_byte_rate(link['bytes_per_s'])} and a latency of {link['latency_ns'] / 1e3:.0f} "
+            f"µs. hotloop chose **{judged['picked']}**; the fastest method was {judged['best']}; the choice was "
+            f"**{verdict}**.\n",
+            "| method | step (forecast) | step (measured) | speedup (forecast) | speedup (measured) | n |",
             "|---|---|---|---|---|---|",
         ]
         for row in judged["ways"]:
@@ -175,9 +179,10 @@ def draw_page(folder: Path) -> str:
         lines.append("")
     lines += [
         "## Cost of compressing\n",
-        f"CPU time on top of a plain exchange, one thread, {costs['elements'] / 1e6:.0f} million elements, least of "
-        f"{len(costs['times_ns_per_element']['none'])}, {costs['date']}, load {costs['load']:.1f}.\n",
-        "| way | ns per element |",
+        "The cost is the CPU time that compression adds to a plain exchange of "
+        f"{costs['elements'] / 1e6:.0f} million elements on one thread. Each value is the smallest of "
+        f"{len(costs['times_ns_per_element']['none'])} measurements ({costs['date']}, load {costs['load']:.1f}).\n",
+        "| method | ns per element |",
         "|---|---|",
         *(f"| {name} | {value:.2f} |" for name, value in costs["ns_per_element"].items() if name not in GONE),
         "",

@@ -35,22 +35,22 @@ MET = {True: "yes", False: "**no**", None: ""}
 FRAMEWORKS = ("torch", "megatron")
 CALIBRATION_ROWS = 20
 SOURCES = {
-    "llm-foundry": "mosaicml/llm-foundry@8c8dd48 scripts/train/benchmarking/README.md; MPT, FSDP, by MFU",
-    "llm-foundry fp8": "the same page, 8-bit products",
+    "llm-foundry": "mosaicml/llm-foundry@8c8dd48 scripts/train/benchmarking/README.md; MPT with FSDP, judged by MFU",
+    "llm-foundry fp8": "the same page as llm-foundry, 8-bit matrix products",
     "korthikanti": "Korthikanti et al., arXiv:2205.05198, Table 5 (as in calculon@caa4b11)",
-    "narayanan": "Narayanan et al., arXiv:2104.04473, Table 1; micro-batch not stated, 1 assumed",
+    "narayanan": "Narayanan et al., arXiv:2104.04473, Table 1; a micro-batch of 1 is assumed, because none is stated",
     "vtrain multi-node": "VIA-Research/vTrain@f8dda84 data/ground_truth_multi.csv",
     "vtrain single-node": "VIA-Research/vTrain@f8dda84 data/ground_truth_single.csv",
-    "bloom": "bigscience@9e64eda, tr11-176B-ml/chronicles-prequel.md; layers and heads from the size where blank",
-    "simumax b200": "SimuMax@4dcaae5, Llama3-70B of 12 layers on 8 B200",
-    "simumax b200 deepseek-v3": "the same, DeepSeek-V3 of 4 layers: latent attention and experts",
-    "simumax a100-80g-pcie": "SimuMax@4dcaae5, the same on 8 A100 PCIe, read from a chart",
+    "bloom": "bigscience@9e64eda, tr11-176B-ml/chronicles-prequel.md; blank layers and heads are derived from the size",
+    "simumax b200": "SimuMax@4dcaae5, Llama3-70B with 12 layers on 8 B200",
+    "simumax b200 deepseek-v3": "SimuMax@4dcaae5, DeepSeek-V3 with 4 layers, latent attention, and experts on 8 B200",
+    "simumax a100-80g-pcie": "SimuMax@4dcaae5, Llama3-70B with 12 layers on 8 A100 PCIe, read from a chart",
     "internevo": "InternLM/InternEvo@c628a8c doc/en/train_performance.md",
     "fms-fsdp": "foundation-model-stack/fms-fsdp@5a296af README.md",
-    "torchtitan": "pytorch/torchtitan and torchao, measured with torchtitan; selective repeats more there",
-    "nemo": "NVIDIA/NeMo@9c5c5e9 performance pages, FP8 on H100; a blank micro-batch is 1",
+    "torchtitan": "pytorch/torchtitan and torchao, measured with torchtitan; its selective recomputation repeats more",
+    "nemo": "NVIDIA/NeMo@9c5c5e9 performance pages, FP8 on H100; a blank micro-batch counts as 1",
     "megatron-bridge": "NVIDIA-NeMo/Megatron-Bridge@067f987 docs/performance-summary, dense models",
-    "nanoGPT": "karpathy/nanoGPT@3adf61e README.md L209; attention unfused, as then",
+    "nanoGPT": "karpathy/nanoGPT@3adf61e README.md L209; unfused attention, as in that version",
     "llm.c": "karpathy/llm.c@f1e2ace scripts/run_gpt2_350M.sh; the author's approximate figures",
 }
 
@@ -365,31 +365,34 @@ def draw_goals(content: Mapping[str, Any]) -> list[str]:
     return [
         "| what | goal | reached | met | n |",
         "|---|---|---|---|---|",
-        line("llm-foundry MFU, each family held out: MAPE", "<= 6 %", f"{foundry_mape:.1%}", foundry_mape <= 0.06,
+        line("MAPE of llm-foundry MFU, each family held out", "<= 6%", f"{foundry_mape:.1%}", foundry_mape <= 0.06,
              len(foundry)),
-        line("the same, 90th percentile", "<= 12 %", f"{foundry_p90:.1%}", foundry_p90 <= 0.12, len(foundry)),
-        line("scaling efficiency within 4 points", "all", f"{near} of {len(points)}", near == len(points), len(points)),
-        line("scaling efficiency, mean difference", "", f"{sum(points) / len(points):.1f} points", None, len(points)),
-        line("Korthikanti iteration times, not fitted: MAPE", "<= 6 %", f"{mape(korthikanti):.1%}",
+        line("90th percentile of llm-foundry MFU errors", "<= 12%", f"{foundry_p90:.1%}", foundry_p90 <= 0.12,
+             len(foundry)),
+        line("scaling efficiencies within 4 points", "all", f"{near} of {len(points)}", near == len(points),
+             len(points)),
+        line("mean difference of scaling efficiencies", "", f"{sum(points) / len(points):.1f} points", None,
+             len(points)),
+        line("MAPE of Korthikanti iteration times, not fitted", "<= 6%", f"{mape(korthikanti):.1%}",
              mape(korthikanti) <= 0.06, len(korthikanti)),
-        line("the same with Narayanan's rows", "<= 6 %", f"{mape(megatron):.1%}", mape(megatron) <= 0.06,
-             len(megatron)),
-        line("SimuMax times, not fitted: MAPE", "<= 8 %", f"{mape(simumax):.1%}", mape(simumax) <= 0.08, len(simumax)),
-        line("of these Llama3-70B on B200", "<= 8 %", f"{mape(by_group['simumax b200']):.1%}",
+        line("MAPE of Korthikanti's and Narayanan's rows, not fitted", "<= 6%", f"{mape(megatron):.1%}",
+             mape(megatron) <= 0.06, len(megatron)),
+        line("MAPE of SimuMax times, not fitted", "<= 8%", f"{mape(simumax):.1%}", mape(simumax) <= 0.08, len(simumax)),
+        line("MAPE of SimuMax times for Llama3-70B on B200", "<= 8%", f"{mape(by_group['simumax b200']):.1%}",
              mape(by_group["simumax b200"]) <= 0.08, len(by_group["simumax b200"])),
-        line("vTrain multi-node, not fitted: MAPE", "<= 12 %", f"{mape(by_group['vtrain multi-node']):.1%}",
+        line("MAPE of vTrain multi-node times, not fitted", "<= 12%", f"{mape(by_group['vtrain multi-node']):.1%}",
              mape(by_group["vtrain multi-node"]) <= 0.12, len(by_group["vtrain multi-node"])),
-        line("vTrain single-node after 20 calibration rows: MAPE", "<= 20 %", f"{sum(after) / len(after):.1%}",
-             sum(after) / len(after) <= 0.2, len(after)),
-        line("the same rows before, no row of the source fitted", "", f"{sum(before) / len(before):.1%}", None,
+        line("MAPE of vTrain single-node times after calibration on 20 rows", "<= 20%",
+             f"{sum(after) / len(after):.1%}", sum(after) / len(after) <= 0.2, len(after)),
+        line("MAPE of the same vTrain rows before calibration", "", f"{sum(before) / len(before):.1%}", None,
              len(before)),
-        line("A100 all-reduce, calibrated on an eighth: MAPE", "<= 3 %", f"{reduce_mape:.1%}", reduce_mape <= 0.03,
-             reduce_n),
-        line("rows not fitted inside the stated range", ">= 80 %", f"{inside:.0%}", inside >= 0.8, len(left)),
-        line("the same, each source by the ranges that the others set", "", f"{seen:.0%}", seen >= 0.8, len(left)),
+        line("MAPE of A100 all-reduce times, calibrated on an eighth of the sizes", "<= 3%", f"{reduce_mape:.1%}",
+             reduce_mape <= 0.03, reduce_n),
+        line("rows inside the stated range, not fitted", ">= 80%", f"{inside:.0%}", inside >= 0.8, len(left)),
+        line("rows inside the range that the other sources determine", "", f"{seen:.0%}", seen >= 0.8, len(left)),
         line("median half-width of the range", "", f"{widths[len(widths) // 2]:.0%}", None, len(left)),
-        line(f"search over {searched['configurations']} configurations, 8 to 16,384 GPUs of three kinds", "<= 10 s",
-             f"{searched['seconds']:.1f} s", searched["seconds"] <= 10, 1),
+        line(f"search over {searched['configurations']} configurations: three kinds of GPUs, 8 to 16,384 each",
+             "<= 10 s", f"{searched['seconds']:.1f} s", searched["seconds"] <= 10, 1),
     ]  # fmt: skip
 
 
@@ -398,13 +401,14 @@ def draw_page(content: Mapping[str, Any]) -> str:
     lines = [
         "# Accuracy of `hotloop plan`: time",
         "",
-        "Predicted and published speeds of trainings (`make plan-accuracy`; rows:",
-        "`benchmarks/published`). The constants of `src/hotloop/ahead/plan/efficiency.toml` were fitted on few rows,",
-        "by `benchmarks/plan_fit.py`; the tables below say which. A row of llm-foundry is predicted by constants that",
-        "were fitted without its family; of the other sources the rows that were not fitted count. Errors are of the",
-        "unit that the source prints. Misses are listed as they are.",
+        "This page compares predicted training speeds with published training speeds. `make plan-accuracy` draws",
+        "the page from the rows in `benchmarks/published`. `benchmarks/plan_fit.py` fitted the constants in",
+        "`src/hotloop/ahead/plan/efficiency.toml` to a few of these rows; the tables below mark the fitted rows.",
+        "Each llm-foundry row is predicted using constants that were fitted without the row's model family. For the",
+        "other sources, only rows that were not fitted count. Errors refer to the unit that the source uses. The",
+        "table of goals includes the missed goals.",
         "",
-        f"Computed {content['date']}, commit {content['commit']}, {content['machine']}.",
+        f"The predictions were computed on {content['date']} at commit {content['commit']} ({content['machine']}).",
         "",
         "## Goals",
         "",
@@ -417,7 +421,8 @@ def draw_page(content: Mapping[str, Any]) -> str:
         *_draw_skipped(content),
         "## Every row",
         "",
-        "Time ratio: predicted over published time. b: micro-batch / global batch in sequences, s: tokens of one.",
+        "The time ratio is the predicted time divided by the published time. In the *run* column, *b* is the",
+        "micro-batch size and the global batch size in sequences, and *s* is the number of tokens per sequence.",
         "",
     ]
     for group in dict.fromkeys(row["group"] for row in content["rows"]):
@@ -449,7 +454,12 @@ def _draw_sources(content: Mapping[str, Any]) -> list[str]:
     for row in content["rows"]:
         if row["group"] == "llm-foundry":
             families[row["family"], row["device"]].append(row)
-    lines += ["", "llm-foundry by family, each predicted without it:", "", "| family | device | n | MAPE | worst |"]
+    lines += [
+        "",
+        "The next table shows llm-foundry by model family. Each family is predicted using constants that exclude it.",
+        "",
+        "| family | device | n | MAPE | worst |",
+    ]
     lines.append("|---|---|---|---|---|")
     lines += [
         f"| {family} | {device} | {len(rows)} | {mape(rows):.1%} | {percentile(rows, 1):.1%} |"
@@ -462,7 +472,8 @@ def _draw_devices(content: Mapping[str, Any]) -> list[str]:
     lines = [
         "## Devices without rows",
         "",
-        "Each kind of device predicted as if no row of it were known; from here comes the range of such devices.",
+        "Here, each kind of device is predicted as if none of its rows were known. These errors determine the range",
+        "that hotloop states for devices without published rows.",
         "",
         "| kind | framework | n | MAPE of time | mean ratio | stated half-width with rows |",
         "|---|---|---|---|---|---|",
@@ -478,7 +489,12 @@ def _draw_devices(content: Mapping[str, Any]) -> list[str]:
             stated = "as other devices" if width is None else f"{width:.0%}"
             lines.append(f"| {kind} | {framework} | {len(ratios)} | {errors:.1%} | {mean:.2f} | {stated} |")
     other = content["errors"]["other"]
-    lines += ["", f"Other devices: {other['torch']:.0%} with torch, {other['megatron']:.0%} with Megatron.", ""]
+    lines += [
+        "",
+        f"For other devices, the half-width is {other['torch']:.0%} with torch and "
+        f"{other['megatron']:.0%} with Megatron.",
+        "",
+    ]
     return lines
 
 
@@ -487,14 +503,14 @@ def _draw_reported(content: Mapping[str, Any]) -> list[str]:
     return [
         "## Reported, not fitted",
         "",
-        f"* llm.c's GPT-2 350M on 8 A100, 30e9 tokens at 14 USD an hour: step {runs['llmc_step_ms']:.0f} ms "
-        f"(author: 820), {runs['llmc_hours']:.1f} hours (13.7), {runs['llmc_usd']:.0f} USD (200); micro-batch 32 "
-        "assumed.",
-        f'* "8 GPUs 100K tokens/s, 32 GPUs 380K" (95 %): a model of 1.3e9 parameters with FSDP on A100 80 GB is '
-        f"predicted at {runs['claim_tokens_8'] / 1e3:.0f}K and {runs['claim_tokens_32'] / 1e3:.0f}K, "
-        f"{runs['claim_efficiency']:.1%}.",
-        f"* Calibration on {calibrated['rows']} of vTrain's single-node rows: compute x "
-        f"{calibrated['compute_factor']:.2f}, host x {calibrated['host_factor']:.2f}, stated range "
+        "* llm.c trained GPT-2 350M on 8 A100 GPUs with 30e9 tokens at 14 USD an hour. hotloop predicts a step time of "
+        f"{runs['llmc_step_ms']:.0f} ms (the author reports 820 ms), {runs['llmc_hours']:.1f} hours (13.7 hours), and "
+        f"{runs['llmc_usd']:.0f} USD (200 USD), assuming a micro-batch of 32.",
+        '* A guide states "8 GPUs 100K tokens/s, 32 GPUs 380K", a scaling efficiency of 95%. For a model with 1.3e9 '
+        f"parameters and FSDP on A100 80 GB GPUs, hotloop predicts {runs['claim_tokens_8'] / 1e3:.0f}K and "
+        f"{runs['claim_tokens_32'] / 1e3:.0f}K tokens/s, a scaling efficiency of {runs['claim_efficiency']:.1%}.",
+        f"* Calibration on {calibrated['rows']} of vTrain's single-node rows multiplies the compute time by "
+        f"{calibrated['compute_factor']:.2f} and the host time by {calibrated['host_factor']:.2f}; the stated range is "
         f"{calibrated['error_ratio']:.0%}.",
         "",
         "| all-reduce, A100 NVLink | latency | rate | MAPE, not fitted | n |",
@@ -512,13 +528,14 @@ def _draw_scaling(content: Mapping[str, Any]) -> list[str]:
     return [
         "## Scaling efficiency",
         "",
-        "MFU at more GPUs over MFU at fewest, of llm-foundry's models; micro-batches within a factor of 1.67.",
+        "For each llm-foundry model, the table shows the MFU at the larger number of GPUs divided by the MFU at the",
+        "smallest number of GPUs. The micro-batch sizes differ by at most a factor of 1.67.",
         "",
         "| model | device | GPUs | published | predicted | points |",
         "|---|---|---|---|---|---|",
         *(
-            f"| {row['model']} | {row['device']} | {row['from']} to {row['to']} | {row['published']:.1f} % | "
-            f"{row['predicted']:.1f} % | {row['points']:+.1f} |"
+            f"| {row['model']} | {row['device']} | {row['from']} to {row['to']} | {row['published']:.1f}% | "
+            f"{row['predicted']:.1f}% | {row['points']:+.1f} |"
             for row in content["scaling"]
         ),
         "",
@@ -529,12 +546,14 @@ def _draw_skipped(content: Mapping[str, Any]) -> list[str]:
     reasons: dict[str, list[str]] = defaultdict(list)
     for one in content["skipped"]:
         reasons[one["why"]].append(one["source"])
-    lines = ["## Rows left out", "", "| why | rows | of |", "|---|---|---|"]
+    lines = ["## Rows left out", "", "| reason | rows | sources |", "|---|---|---|"]
     for why, sources in sorted(reasons.items(), key=lambda item: -len(item[1])):
         named = ", ".join(dict.fromkeys(source.split(" ")[0] for source in sources))
         lines.append(f"| {why[:110]} | {len(sources)} | {named[:180]} |")
-    suspect = ", ".join(dict.fromkeys(s.split(" ")[-1] for s in reasons.get("suspect: contradicts its own page", [])))
-    return [*lines, "", f"Suspect rows, by line of the chronicles: {suspect}.", ""]
+    suspect = ", ".join(
+        dict.fromkeys(s.split(".md ")[-1] for s in reasons.get("suspect: contradicts its own page", []))
+    )
+    return [*lines, "", f"The suspect rows are on these lines of the chronicles: {suspect}.", ""]
 
 
 if __name__ == "__main__":

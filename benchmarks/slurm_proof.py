@@ -189,10 +189,10 @@ def draw_passage(table: Mapping[str, Any]) -> str:
     rows = table["rows"]
     saved_s = [one for row in rows for one in row.get("saved_after_s", ())]
     return (
-        f"On {table['date']}, {table['versions'].partition(',')[0]}: {sum(row['is_equal'] for row in rows)} of "
-        f"{len(rows)} chains of restarts ended with the bits of an undisturbed run. "
-        f"{len(saved_s)} stops saved, the slowest {max(saved_s):.1f} s after the signal, with a save of "
-        f"{table['save_s']:g} s."
+        f"On {table['date']}, with {table['versions'].partition(',')[0]}, {sum(row['is_equal'] for row in rows)} of "
+        f"{len(rows)} restart chains ended with the same parameters, bit for bit, as an undisturbed run. In "
+        f"{len(saved_s)} cases, the job saved a checkpoint when it was stopped. The slowest of these saves finished "
+        f"{max(saved_s):.1f} s after the signal; a save alone takes {table['save_s']:g} s."
     )
 
 

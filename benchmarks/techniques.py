@@ -204,7 +204,7 @@ def count_row(
         "low": None,
         "high": None,
         "n": 1,
-        "unit": "count of bytes, which does not vary",
+        "unit": "a byte count, which does not vary",
     }
 
 
@@ -225,8 +225,8 @@ def measure_precision() -> list[Row]:
     return [
         {
             "id": "bf16-fused",
-            "claim": "bf16 trains 2-3x as fast",
-            "what": "bf16-autocast + fused-optimizer against fp32",
+            "claim": "bf16 trains 2 to 3 times as fast",
+            "what": "speedup of bf16-autocast and fused-optimizer over fp32",
             "target": ">= 1.8x",
             "verdict": verdict(speed, 1.8),
             **speed,
@@ -234,7 +234,7 @@ def measure_precision() -> list[Row]:
         {
             "id": "fused-step",
             "claim": "a fused optimizer is faster",
-            "what": "AdamW's step, default against fused",
+            "what": "speedup of AdamW's fused step over its default step",
             "target": ">= 3x",
             "verdict": verdict(optimizer, 3.0),
             **optimizer,
@@ -258,17 +258,17 @@ def measure_compile() -> list[Row]:
     return [
         {
             "id": "compiled",
-            "claim": "torch.compile gains 10-50 %",
+            "claim": "torch.compile speeds up training by 10 to 50%",
             "target": ">= 2.0x",
             "verdict": verdict(speed, 2.0),
-            "what": "bf16-autocast + fused-optimizer + torch.compile against fp32",
+            "what": "speedup of bf16-autocast, fused-optimizer, and torch.compile over fp32",
             **speed,
             **break_even(times["fp32"]["step"], speed, compile_s, compile_cpu_s, "fp32"),
         },
         {
             "id": "compile-alone",
-            "claim": "torch.compile gains 10-50 %",
-            "what": "torch.compile on top of bf16 and fused",
+            "claim": "torch.compile speeds up training by 10 to 50%",
+            "what": "speedup that torch.compile adds to bf16-autocast and fused-optimizer",
             "target": None,
             "verdict": None,
             **alone,
@@ -290,16 +290,18 @@ def break_even(eager_s: Sequence[float], ratio: Row, compile_s: float, compile_c
 
     middle, soonest, latest = steps(ratio["ratio"]), steps(ratio["high"]), steps(ratio["low"])
     if soonest is None:
-        said = f"slower than {base} over the whole interval: never pays back"
+        said = f"; compilation is slower than {base} over the entire interval and never pays off"
     elif latest is None:
-        said = f"cannot tell whether it ever pays back over {base} (after {soonest} steps at best)"
+        said = (
+            f"; compared with {base}, hotloop cannot tell whether compilation pays off (after {soonest} steps at best)"
+        )
     else:
-        said = f"pays back over {base} after {middle} steps ({soonest} to {latest})"
+        said = f"; compared with {base}, compilation pays off after {middle} steps ({soonest} to {latest})"
     return {
         "compile_s": compile_s,
         "compile_cpu_s": compile_cpu_s,
         "break_even_steps": middle if latest is not None else None,
-        "note": f"the first two steps took {compile_cpu_s:.0f} s of CPU time ({compile_s:.0f} s): {said}",
+        "note": f"the first two steps took {compile_cpu_s:.0f} s of CPU time ({compile_s:.0f} s of wall time){said}",
     }
 
 
@@ -313,9 +315,9 @@ def measure_activations() -> list[Row]:
     rows: list[Row] = []
 
     def add(kind: str, what: str, budget: float, kept_ratio: float, note: str) -> None:
-        what = f"{what} {budget:g}: the most bytes kept for backward at any time of a step, over those at 1"
+        what = f"{what} {budget:g}: peak number of bytes kept for the backward pass during a step, relative to budget 1"
         is_kept = abs(kept_ratio - budget) <= 0.05
-        claim, target = "a memory budget is kept", "within 5 points"
+        claim, target = "the memory stays within the given budget", "within 5 points"
         row = count_row(f"{kind}-{budget:g}", claim, what, kept_ratio, target=target, is_reached=is_kept)
         rows.append({**row, "note": note})
 
@@ -325,7 +327,7 @@ def measure_activations() -> list[Row]:
     for budget in BUDGETS:
         variant = Training(("activation-checkpointing",), settings={"activation-checkpointing": {"budget": budget}})
         variant.step()  # in the first step blocks are watched, not recomputed
-        add("budget", "eager, activation-checkpointing with budget", budget, variant.peak_kept_bytes() / whole, "")
+        add("budget", "eager mode, activation-checkpointing with budget", budget, variant.peak_kept_bytes() / whole, "")
     full = None
     for budget in (1.0, *BUDGETS):
         torch._dynamo.reset()
@@ -335,8 +337,10 @@ def measure_activations() -> list[Row]:
         saved = variant.model_saved_bytes()
         full = full or saved
         if budget < 1:
-            note = "at the end of the model's forward; what its backward computes again is inside one graph"
-            add("compiled-budget", "compiled, activation_memory_budget", budget, saved / full, note)
+            note = (
+                "measured at the end of the model's forward pass, because the backward pass recomputes inside one graph"
+            )
+            add("compiled-budget", "compiled model, activation_memory_budget", budget, saved / full, note)
     config.activation_memory_budget = 1.0
     return rows
 
@@ -353,16 +357,16 @@ def measure_recompute() -> list[Row]:
     rows: list[Row] = [
         count_row(
             "recompute-memory",
-            "recompute saves 30-50 % of memory",
-            "bytes kept for backward, every block recomputed, over none",
+            "recomputation saves 30 to 50% of the memory",
+            "bytes kept for the backward pass: every block recomputed, relative to none",
             kept,
         ),
         {
             "id": "recompute-time",
-            "claim": "recompute costs 10-15 % time",
+            "claim": "recomputation costs 10 to 15% of the time",
             "target": None,
             "verdict": None,
-            "what": "CPU time of a step, every block recomputed, over none",
+            "what": "CPU time of a step: every block recomputed, relative to none",
             **cost,
         },
     ]
@@ -370,12 +374,13 @@ def measure_recompute() -> list[Row]:
     rows.append(
         {
             "id": "offload-time",
-            "claim": "offload is 20-30 % slower",
+            "claim": "offloading is 20 to 30% slower",
             "target": None,
             "verdict": None,
-            "what": "CPU time of a step with save_on_cpu, over none",
+            "what": "CPU time of a step with save_on_cpu, relative to a step without it",
             **ratio_of(times["offload"]["step"], times["plain"]["step"]),
-            "note": "save_on_cpu copies nothing that is on the CPU: this is the cost of the hooks alone",
+            "note": "save_on_cpu does not copy tensors that are already on the CPU, so this is the cost of the hooks "
+            "alone",
         }
     )
     return rows
@@ -439,15 +444,15 @@ def work_as_rank(out: str) -> None:
         rows.append(
             {
                 "id": f"state-{name}",
-                "claim": "sharded optimizer state is 1/N",
-                "target": "1/2 +- 1 %",
-                "what": f"{name}, 2 ranks: optimizer state of a rank over all of it",
+                "claim": "sharding reduces the optimizer state per rank to 1/N",
+                "target": "1/2 ± 1%",
+                "what": f"{name}, 2 ranks: one rank's share of the optimizer state",
                 "verdict": "reached" if abs(worst - 0.5) <= 0.005 else "missed",
                 "ratio": worst,
                 "low": None,
                 "high": None,
                 "n": 2,
-                "unit": "ranks; the furthest from its share",
+                "unit": "ranks; the ratio is from the rank that is furthest from its share",
             }
         )
     scan = DistributedDataParallel(build_model(), find_unused_parameters=True)
@@ -463,10 +468,10 @@ def work_as_rank(out: str) -> None:
     rows.append(
         {
             "id": "unused-scan",
-            "claim": "the scan for unused parameters costs 10-20 %",
+            "claim": "the scan for unused parameters costs 10 to 20%",
             "target": None,
             "verdict": None,
-            "what": "CPU time of a step on rank 0 with the scan, over one without",
+            "what": "CPU time of a step on rank 0 with the scan, relative to a step without it",
             **ratio_of(times["on"], times["off"]),
         }
     )
@@ -492,7 +497,7 @@ def measure_alone(case: str) -> list[Row]:
     rows: list[Row] = json.loads(done.stdout.splitlines()[-1])
     for row in rows:
         if row["id"] in AMX_ROWS and not passes.describe_machine()["amx_bf16"]:
-            row["verdict"] = "not applicable: the target is for AMX bf16, absent here"
+            row["verdict"] = "not applicable: the target is for AMX bf16, which this CPU lacks"
     return rows
 
 
@@ -504,11 +509,12 @@ def draw_page(table: Mapping[str, Any]) -> str:
         "<!-- Generated by scripts/evidence.py from benchmarks/results/techniques.json; do not edit. -->",
         "# What the guides claim, and what was measured",
         "",
-        "A ratio is stated with its 95 % interval where it varies. A target is hotloop's own, set beforehand. Commits: "
+        "If a ratio varies, the table states its 95% interval. Each target is hotloop's own and was set before the "
+        "measurement. The cases were measured at these commits: "
         + "; ".join(f"{case} {commit}" for case, commit in commits.items())
         + ".",
         "",
-        "| claimed | measured here | ratio | 95 % interval | n | target | | machine and date |",
+        "| claim in guides | quantity measured | ratio | 95% interval | n | target | verdict | machine and date |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for row in rows:

@@ -26,17 +26,19 @@ PAGE = ROOT / "docs" / "told_won.md"
 SCRATCH = ROOT / ".passes" / "told_won"
 
 ABOUT = """\
-Two scripts for each of six mechanisms whose forecasts had been too low. They were written with the rules in view, so
-these figures show how a mechanism is forecast, not how hotloop does on scripts that it has never seen.
+This set has two scripts for each of six mechanisms whose forecasts had been too low. The scripts' authors knew the
+rules, so these figures show how well hotloop forecasts a mechanism, not how well it does on scripts that are new to
+it.
 
-`make told-won` makes a pass over `benchmarks/told_won/`, on a quiet machine. Forecast: the saving of the planted rule's
-finding in one run under `hotloop run`, probe included. Realized: 1 - twin / faulty, in time per step (per sample where
-the fix is a larger batch), from each side's fastest run; 2 runs a side in turn, or 3 where the fastest two of a side
-differ by 4 % or more (`not settled` where they still do). `disturbed`: other programs used more than a tenth of the
-machine's CPU time. Every script has a row, whatever its result.
+`make told-won` makes a pass over `benchmarks/told_won/` on a quiet machine. The forecast is the saving that the
+planted rule's finding states in one run under `hotloop run`, with the probe. The realized saving is 1 - twin /
+faulty, where each value is the time per step of that side's fastest run (per sample if the fix is a larger batch).
+The sides run alternately, 2 times each, or 3 times if a side's two fastest runs differ by 4% or more. If they still
+differ after 3 runs, the row says `not settled`. `disturbed` means that other programs used more than a tenth of the
+machine's CPU time. Every script has a row, whatever its result is.
 """
 HEAD = (
-    "mechanism", "script", "forecast", "range", "basis", "realized", "by medians",
+    "mechanism", "script", "forecast", "range", "basis", "realized", "realized (medians)",
     "n", "error", "inside", "remarks",
 )  # fmt: skip
 
@@ -71,8 +73,9 @@ def _draw_rows(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         sum(one.error_ratio is not None and one.error_ratio < 0 for one in scored),
     )
     lines = [
-        f"Of {len(rows)} scripts, {near} forecasts are within {fresh.FORECAST_ERROR_RATIO:.2f} of the realized saving. "
-        f"{inside} realized savings are inside the forecast range, and {low} are above the forecast.",
+        f"For {near} of {len(rows)} scripts, the forecast is within {fresh.FORECAST_ERROR_RATIO:.2f} of the realized "
+        f"saving. For {inside} scripts, the realized saving is inside the forecast range; for {low} scripts, it "
+        "exceeds the forecast.",
         "",
         fresh.draw_cells(HEAD),
         fresh.draw_cells(["---"] * len(HEAD)),

@@ -43,17 +43,19 @@ SIDES = ("quiet", "loaded")
 PYTHON = ROOT / ".venv-frameworks" / "bin" / "python"
 
 ABOUT = f"""\
-Known scripts with a planted fault, in turn on quiet cores and with {LOAD} processes that are busy for random times
-(half of the time on average). On each side, one run under `hotloop run` gives the forecast; then one run of the script
-and one run of its mended twin give what the fix saves. There is one run of each, so a single row says little: the
-medians over all scripts are the result, with the 95 % interval from order statistics. It was settled before the pass:
-load "halves" something where the interval of the median ratio holds 0.5 and not 1.
+Known scripts with a planted fault run alternately on quiet cores and under load. The load consists of {LOAD}
+processes that are busy at random times (half of the time on average). On each side, one run under `hotloop run` gives
+the forecast. One run of the script and one run of its fixed twin then give the realized saving. Each side has only
+one run of each kind, so a single row proves little. The result is therefore the median over all scripts, with a 95%
+interval from order statistics. Before the pass, we decided that load "halves" a saving if the median ratio's interval
+contains 0.5 but not 1.
 
-`make under-load` makes a pass. Ratios are of rows where the quiet side has at least {LEAST_RATIO:.2f}. A script whose
-planted fault was not named on a side has no forecast there (-).
+`make under-load` makes a pass. Ratios include only rows whose quiet value is at least {LEAST_RATIO:.2f}. If a
+script's planted fault was not reported on a side, the script has no forecast on that side (-).
 """
 HEAD = (
-    "script", "planted", "forecast quiet", "forecast loaded", "realized quiet", "realized loaded", "others' share",
+    "script", "planted", "forecast quiet", "forecast loaded", "realized quiet", "realized loaded",
+    "CPU share of other programs (quiet / loaded)",
     "remarks",
 )  # fmt: skip
 
@@ -179,7 +181,7 @@ def read_savings(row: Mapping[str, Any], side: str) -> tuple[float | None, float
 
 
 def _draw_medians(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    lines = ["| loaded over quiet | rows | median | 95 % interval | |", "|---|---|---|---|---|"]
+    lines = ["| loaded over quiet | rows | median | 95% interval | |", "|---|---|---|---|---|"]
     for name, index in (("forecast", 0), ("realized saving", 1)):
         pairs = [(read_savings(row, "quiet")[index], read_savings(row, "loaded")[index]) for row in rows]
         ratios = sorted(b / a for a, b in pairs if a is not None and b is not None and a >= LEAST_RATIO)

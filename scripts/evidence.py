@@ -133,14 +133,14 @@ def draw_first_looks(raw: Path) -> str:
     sound = [bool(scored.loud_faults) for scored in judged if not scored.row["rule"]]
     sound += [bool(row["loud"]) for is_planted, row in told if not is_planted]
     lines = [
-        ("scripts with one planted fault: the first fault reported is that one", sum(s.is_right for s in planted),
-         sum(bool(row["rule"]) for row in scripts)),
-        ("packages of 5 to 10 files: the first fault reported is a planted one",
+        ("scripts with one planted fault: the first reported fault is the planted fault",
+         sum(s.is_right for s in planted), sum(bool(row["rule"]) for row in scripts)),
+        ("packages of 5 to 10 files: the first reported fault is a planted fault",
          sum(row["right"] for is_planted, row in told if is_planted), sum(is_planted for is_planted, _ in told)),
-        ("sound trainings: nothing of severity high or medium", sum(not loud for loud in sound), len(sound)),
-        ("forecasts within 0.10 of the saving that was then measured",
+        ("sound training scripts: no finding of high or medium severity", sum(not loud for loud in sound), len(sound)),
+        ("forecasts within 0.10 of the saving measured afterwards",
          near + sum(scored.is_near for scored in planted), len(forecasts) + len(planted)),
-        ("`attach`: hung, slow or healthy", sum(row["is_verdict_right"] for row in looks), len(looks)),
+        ("`attach`: verdict (hung, slow, or healthy)", sum(row["is_verdict_right"] for row in looks), len(looks)),
         ("`attach`: rank and line of a hang", sum(row["is_place_right"] for row in hung), len(hung)),
     ]  # fmt: skip
     rows = [f"| {name} | {right} of {count} |" for name, right, count in lines]

@@ -212,12 +212,12 @@ def compute_rates(runs: Sequence[Judged]) -> tuple[Rate, ...]:
     near = [r for r in large if _error(r) is not None and abs(_error(r) or 0.0) <= FORECAST_ERROR_RATIO]
     return (
         Rate("the first finding of the planted rule's kind is the planted one", len(right), len(planted), 0.95),
-        Rate("healthy runs without a fault of severity high or medium", len(quiet), len(healthy), 0.95),
-        Rate("tips reported as medium or high that realized at least half of their low forecast, of those tried",
+        Rate("healthy runs without a fault of high or medium severity", len(quiet), len(healthy), 0.95),
+        Rate("tried tips of medium or high severity that realized at least half of their low forecast",
              len(won), len(tried), 0.90),
-        Rate("runs with two faults in which both are named", len(both), len(pairs), 1.0),
-        Rate("faults with a realized saving of 0.15 or more whose forecast is within 0.10 of it", len(near), len(large),
-             0.80),
+        Rate("runs with two faults in which both are reported", len(both), len(pairs), 1.0),
+        Rate("faults with a realized saving of 0.15 or more whose forecast is within 0.10 of that saving", len(near),
+             len(large), 0.80),
     )  # fmt: skip
 
 
@@ -250,8 +250,8 @@ def write_accuracy(
     runs = [judge(done[key]) for key in sorted(done)]
     out = [NOTE, "# Accuracy on the known set", "", _preamble(table, list(done.values())), ""]
     splits = [
-        ("tuned", "written with the rules, known while thresholds were set"),
-        ("seen", "written from the rules' titles alone, and run since; misses and ranges led to changes"),
+        ("tuned", "scripts that were written together with the rules and were known when we set the thresholds"),
+        ("seen", "scripts that were written from the rules' titles alone; earlier results on them led to changes"),
     ]
     for split, meaning in splits:
         part = [r for r in runs if r.split == split]
@@ -272,16 +272,18 @@ def _pairs_section(pairs: Mapping[str, Any]) -> list[str]:
     near = sum(abs(error) <= FORECAST_ERROR_RATIO for error in errors)
     unseen = [error for row, error in zip(rows, errors, strict=True) if row["later"]]
     unseen_near = sum(abs(error) <= FORECAST_ERROR_RATIO for error in unseen)
-    apart = f" Of the pairs written after the model: {unseen_near} of {len(unseen)}." if unseen else ""
+    apart = f" Of the pairs that were written after the forecast model, {unseen_near} of {len(unseen)} are within 0.10."
+    apart = apart if unseen else ""
     machine = pairs["machine"]
     out = [
         "## What-if: traces before and after a fix",
         "",
-        f"Measured {pairs['date']}, commit {pairs['commit']}, {machine['cores']} cores, torch {machine['torch']}; "
-        f"fastest of {pairs['repeats']} traces a side, interleaved. Within 0.10: {near} of {len(rows)} "
-        f"({near / max(1, len(rows)):.0%}; promised 80%).{apart} Made by `make what-if`.",
+        f"Measured {pairs['date']}, commit {pairs['commit']}, {machine['cores']} cores, torch {machine['torch']}; the "
+        f"fastest of {pairs['repeats']} traces per side, recorded alternately. For {near} of {len(rows)} pairs, the "
+        f"forecast is within 0.10 of the realized saving ({near / max(1, len(rows)):.0%}; promised: 80%).{apart} "
+        "`make what-if` produces these results.",
         "",
-        "| pair | fix | change of the graph | basis | forecast | realized | error |",
+        "| pair | fix | change to the graph | basis | forecast | realized | error |",
         "|---|---|---|---|---|---|---|",
     ]
     for row, error in zip(rows, errors, strict=True):
@@ -301,21 +303,25 @@ def _preamble(table: Table, done: Sequence[Mapping[str, Any]]) -> str:
     busy = sum(bool(r.get("busy")) for r in done)
     when = days[0] if days[0] == days[-1] else f"{days[0]} to {days[-1]}"
     twins = (
-        "Every forecast was stored before its twin was run. Realized = 1 - fixed/faulty of each side's fastest run, "
-        "interleaved, 2 to 5 runs a side until the two fastest of each differ by less than 4 %, all under `hotloop run "
-        "--no-probe --no-deep`; the saving by medians is next to it. The spread is over the two fastest."
+        "Every forecast was stored before the script's twin, which has the fix, was run. The realized saving is 1 - "
+        "fixed "
+        "/ faulty, based on each side's fastest run. The two sides run alternately under `hotloop run --no-probe "
+        "--no-deep`, 2 to 5 times each, until each side's two fastest runs differ by less than 4%. The next column "
+        "shows "
+        "the saving based on the median runs. The spread is computed from the two fastest runs."
     )
     if not any(r.get("twin") for r in done):
-        twins = "The diagnosis alone: no twin was run (`--no-twin`), so nothing is known about realized savings."
+        twins = "Only the diagnosis was tested: no twin was run (`--no-twin`), so the realized savings are unknown."
     lines = [
-        "Every script here has been seen: earlier passes led to changes of rules, thresholds and ranges. Results on "
-        "scripts that nobody has seen are in [fresh.md](fresh.md). "
-        f"This was pass {head['seen_count']} over them.",
+        "Every script in this set is known: after earlier passes over these scripts, we changed rules, thresholds, and "
+        "ranges. [fresh.md](fresh.md) has the results on scripts that were new to hotloop. "
+        f"This page shows pass {head['seen_count']} over the known scripts.",
         "",
         f"Measured {when}, commit {commit}, on {_machine_words(head['machine'])}.",
-        f"{len(done)} runs, in {busy} of which other programs used more than a tenth of the cores' time.",
-        f"{twins} Intervals are Wilson's, 95 %.",
-        "Made by `make zoo`.",
+        f"The pass has {len(done)} runs. Other programs used more than a tenth of the cores' time in {busy} of these "
+        "runs.",
+        f"{twins} Intervals are Wilson's 95% intervals.",
+        "`make zoo` produces these results.",
     ]
     return "\n".join(lines)
 
@@ -326,7 +332,7 @@ def _machine_words(machine: Mapping[str, Any]) -> str:
 
 
 def _rates_table(runs: Sequence[Judged]) -> list[str]:
-    out = ["| what | hits | n | rate | 95 % interval | promised | |", "|---|---|---|---|---|---|---|"]
+    out = ["| what | hits | n | rate | 95% interval | promised | |", "|---|---|---|---|---|---|---|"]
     for rate in compute_rates(runs):
         low, high = wilson_interval(rate.hits, rate.count)
         interval = f"{low:.0%} to {high:.0%}" if rate.count else "-"
@@ -334,7 +340,7 @@ def _rates_table(runs: Sequence[Judged]) -> list[str]:
         cells = (rate.name, rate.hits, rate.count, shown, interval, f"{rate.target_ratio:.0%}", rate.verdict)
         out.append(draw_cells(cells))
     untried = sum(t.realised_ratio is None for t in opportunities_tried(runs))
-    out += ["", f"Opportunities reported as medium or high that nobody could try: {untried}.", ""]
+    out += ["", f"Opportunities that were reported as medium or high but could not be tried: {untried}.", ""]
     return out
 
 
@@ -357,7 +363,7 @@ def _confusion(planted: Sequence[Judged]) -> list[str]:
     out = [
         "### Planted rule and first finding of its kind",
         "",
-        "| planted | runs | right | others |",
+        "| planted rule | runs | right | rules reported instead |",
         "|---|---|---|---|",
     ]
     for rule in sorted(totals):
@@ -367,7 +373,7 @@ def _confusion(planted: Sequence[Judged]) -> list[str]:
 
 
 def _forecasts(planted: Sequence[Judged]) -> list[str]:
-    numbers = ("low", "mid", "high", "realized", "by medians", "its spread", "error")
+    numbers = ("low", "mid", "high", "realized", "realized (medians)", "spread", "error")
     head = ("scenario", "level", "style", "planted", "first of its kind", "severity", *numbers, "settled")
     out = ["### Forecast and realized saving", "", draw_cells(head), draw_cells(["---"] * len(head))]
     for r in planted:
@@ -380,7 +386,7 @@ def _forecasts(planted: Sequence[Judged]) -> list[str]:
         out.append(draw_cells((r.scenario, r.level, r.style, r.planted[0], r.first_of_kind, severity, *cells, settled)))
     reaches = dict.fromkeys(f"- {r.scenario}: {r.reach}" for r in planted if r.reach)
     if reaches:
-        out += ["", "Faults that cannot reach the usual strengths of 0.15, 0.3 and 0.6:", "", *reaches]
+        out += ["", "Some faults cannot reach the usual strengths of 0.15, 0.3, and 0.6:", "", *reaches]
     return [*out, "", *_ranges(planted)]
 
 
@@ -395,9 +401,10 @@ def _ranges(planted: Sequence[Judged]) -> list[str]:
     width = draw_number(statistics.median(high - low for _, low, high in ranges)) if ranges else "-"
     near, large = count_by_medians(planted)
     return [
-        f"Of {len(ranges)} realized savings, {inside} are in the range that the report gave (median width {width}). By "
-        f"medians, {near} of the {large} faults with a saving of 0.15 or more are within 0.10 of their "
-        f"forecast. {sum(not r.is_settled for r in twins)} of {len(twins)} twins never met the rule of 4 %.",
+        f"Of {len(ranges)} realized savings, {inside} are in the range that the report stated (median width {width}). "
+        f"Based on the median runs, {large} faults have a saving of 0.15 or more; {near} of these savings are within "
+        f"0.10 of their forecast. In {sum(not r.is_settled for r in twins)} of {len(twins)} pairs, at least one "
+        "side's two fastest runs never came within 4% of each other.",
         "",
     ]
 
@@ -417,7 +424,7 @@ def _pairs(pairs: Sequence[Judged]) -> list[str]:
     out = [
         "### Two faults at once",
         "",
-        "| scenario | level | planted | named | realized together |",
+        "| scenario | level | planted rules | reported rules | realized saving of both fixes |",
         "|---|---|---|---|---|",
     ]
     for r in pairs:
@@ -431,7 +438,7 @@ def _healthy(healthy: Sequence[Judged]) -> list[str]:
     out = [
         "### Healthy trainings",
         "",
-        "| scenario | style | faults of severity high or medium | anything else |",
+        "| scenario | style | faults of high or medium severity | other findings |",
         "|---|---|---|---|",
     ]
     for r in healthy:
@@ -458,7 +465,7 @@ def _opportunities(runs: Sequence[Judged]) -> list[str]:
 def _missing_section(
     missing: Sequence[tuple[str, str, int]], failed: Mapping[tuple[str, str, int], Mapping[str, Any]]
 ) -> list[str]:
-    out = ["## Missing runs", "", f"{len(missing)} runs of the zoo are not in this pass."]
+    out = ["## Missing runs", "", f"This pass does not include {len(missing)} of the zoo's runs."]
     if missing:
         out += ["", "| scenario | levels | why |", "|---|---|---|"]
     reasons: dict[tuple[str, str, str], list[str]] = {}

@@ -52,17 +52,18 @@ FORECAST_RATIO = 0.75
 WIDTH_RATIO = 0.20
 
 ABOUT = """\
-A fresh script is written for one pass by somebody who sees the rules' titles and nothing else of hotloop. It is scored
-once, and its row is printed whatever its result. From then on it belongs to the known set: what was learned from it may
-have changed a rule, so a later pass over it says less.
+A fresh script is written for one pass by an author who sees the rules' titles and nothing else about hotloop. Each
+script is scored once, and its row is published whatever the result is. After the pass, the script belongs to the
+known set: we may have changed a rule because of the script's result, so a later pass over the script proves less.
 
-`make fresh SET=folder` makes a pass. Each script runs once under `hotloop run --json`; the forecast is stored; then the
-faulty script and its twin run in turn. Realized = 1 - twin / faulty, in time per unit of work over the steady steps,
-from each side's fastest run; the saving by medians is next to it. A side is settled when its two fastest runs differ by
-less than 4 %. `disturbed`: other programs used more than a tenth of the machine's CPU time. A planted fault that was
-not named counts as a missed forecast, and a failed or missing row as a miss.
+`make fresh SET=folder` makes a pass. Each script runs once under `hotloop run --json`, and the forecast is stored.
+Then the faulty script and its twin, which is the same training without the fault, run alternately. The realized
+saving is 1 - twin / faulty, where each value is the time per unit of work over the steady steps of that side's
+fastest run. The next column shows the saving based on the median runs. A side is settled if its two fastest runs
+differ by less than 4%. `disturbed` means that other programs used more than a tenth of the machine's CPU time. A
+planted fault that was not reported counts as a missed forecast, and a failed or missing row counts as a miss.
 
-The set is a folder with its scripts and `scenarios.toml`, one table a script:
+The set is a folder with its scripts and a `scenarios.toml` file, which has one table per script:
 
 ```toml
 [[scenario]]
@@ -77,9 +78,9 @@ units_per_run = 7680  # of one run, as its author knows it; without it, the repo
 framework = "plain"  # and ranks, steps, style, line, note: for readers
 ```
 
-`twin_units_per_run` is for a twin that does another amount of work, `timeout_s` (400) for long scripts. With
-`SCRIPTS_PYTHON=path` another interpreter runs the scripts, with `LIMIT=n` the pass stops after n scripts; the same
-command goes on. No row is scored twice at one commit.
+Set `twin_units_per_run` if the twin does a different amount of work, and `timeout_s` (400 by default) if a script
+takes long. With `SCRIPTS_PYTHON=path`, another interpreter runs the scripts. With `LIMIT=n`, the pass stops after n
+scripts; the same command continues the pass. No row is scored twice at the same commit.
 """
 
 
@@ -436,7 +437,8 @@ def describe_pass(table: Table, kind: str) -> list[str]:
     return [
         f"## {head['set']}, {head['date'][:10]} ({kind})",
         "",
-        f"Commit {head['commit']}; {machine['cpu']}, {machine['cores']} cores, {versions}. {len(rows)} scripts: "
+        f"Commit {head['commit']}; {machine['cpu']}, {machine['cores']} cores, {versions}. The pass has {len(rows)} "
+        "scripts: "
         f"{told}; {disturbed} disturbed.",
         "",
     ]
@@ -454,11 +456,12 @@ def _draw_rates(rows: Sequence[Mapping[str, Any]], done: Sequence[Scored]) -> li
     forecast = len([one for one in planted if one.saving is not None and one.realised_ratio is not None])
     near, inside = sum(one.is_near for one in planted), sum(one.is_inside for one in planted)
     hits = (
-        ("first fault is the planted one", sum(one.is_right for one in planted), planted_count, RIGHT_RATIO),
+        ("scripts whose first fault is the planted one", sum(one.is_right for one in planted), planted_count,
+         RIGHT_RATIO),
         ("forecasts within 0.10 of the realized saving", near, planted_count, FORECAST_RATIO),
         ("realized savings inside the forecast range", inside, planted_count, FORECAST_RATIO),
     )  # fmt: skip
-    lines = ["| what | count | of | 95 % interval | wanted | |", "|---|---|---|---|---|---|"]
+    lines = ["| what | count | of | 95% interval | wanted | |", "|---|---|---|---|---|---|"]
     for name, hit, count, wanted in hits:
         low, high = wilson_interval(hit, count)
         verdict = "met" if count and hit / count >= wanted else "missed"
@@ -466,7 +469,7 @@ def _draw_rates(rows: Sequence[Mapping[str, Any]], done: Sequence[Scored]) -> li
     low, high = wilson_interval(loud, sound_count)
     verdict = "met" if loud + unknown <= LOUD_SOUND_LIMIT else "missed"
     lines.append(
-        f"| sound scripts with a fault of severity high or medium | {loud} | {sound_count} | {low:.0%} to {high:.0%} | "
+        f"| sound scripts with a fault of high or medium severity | {loud} | {sound_count} | {low:.0%} to {high:.0%} | "
         f"at most {LOUD_SOUND_LIMIT} | {verdict} |"
     )
     settled = sum(one.is_settled for one in planted)
@@ -479,9 +482,11 @@ def _draw_rates(rows: Sequence[Mapping[str, Any]], done: Sequence[Scored]) -> li
     return [
         *lines,
         "",
-        f"Median width of the ranges: {draw_number(width)} (wanted: at most {WIDTH_RATIO:.2f}). Of the {forecast} "
-        f"faults that were named with a forecast, {near} are within 0.10 by the fastest runs and {by_medians} by "
-        f"medians, {inside} inside their range. In {settled} of {len(planted)} pairs both sides settled.",
+        f"The median width of the forecast ranges is {draw_number(width)} (wanted: at most {WIDTH_RATIO:.2f}). For "
+        f"{forecast} planted faults, the report stated a forecast. Of these forecasts, {near} are within 0.10 of the "
+        f"realized saving if the saving is based on the fastest runs, and {by_medians} if it is based on the median "
+        f"runs. In {inside} cases, the realized saving is inside the forecast range. In {settled} of {len(planted)} "
+        "pairs, both sides settled.",
         "",
     ]
 
@@ -489,7 +494,7 @@ def _draw_rates(rows: Sequence[Mapping[str, Any]], done: Sequence[Scored]) -> li
 def _draw_planted(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     head = (
         "script", "style", "framework", "ranks", "planted", "first of its kind", "severities", "low", "mid", "high",
-        "basis", "realized", "by medians", "spread", "n", "error", "inside", "scored", "remarks",
+        "basis", "realized", "realized (medians)", "spread", "n", "error", "inside", "times scored", "remarks",
     )  # fmt: skip
     lines = ["### Planted", "", draw_cells(head), draw_cells(["---"] * len(head))]
     for row in rows:
@@ -516,7 +521,9 @@ def _draw_planted(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _draw_sound(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    head = ("script", "style", "framework", "ranks", "high or medium faults", "anything else", "scored", "remarks")
+    head = (
+        "script", "style", "framework", "ranks", "high or medium faults", "other findings", "times scored", "remarks",
+    )  # fmt: skip
     lines = ["### Sound", "", draw_cells(head), draw_cells(["---"] * len(head))]
     for row in rows:
         if row["rule"]:
