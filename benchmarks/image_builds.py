@@ -26,7 +26,7 @@ import passes
 
 SUPPLIES = Path("/var/tmp/hotloop-proof-images")
 """Half a gigabyte of base images and packages, kept from case to case."""
-CASES = ("code_first", "cuda_apt", "conda_like", "multi_stage", "big_context", "torch_twice")
+CASES = ("code_first", "cuda_apt", "conda_like", "multi_stage", "big_context")
 LIMIT_S = 560
 
 

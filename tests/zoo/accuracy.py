@@ -272,8 +272,11 @@ def _pairs_section(pairs: Mapping[str, Any]) -> list[str]:
     near = sum(abs(error) <= FORECAST_ERROR_RATIO for error in errors)
     unseen = [error for row, error in zip(rows, errors, strict=True) if row["later"]]
     unseen_near = sum(abs(error) <= FORECAST_ERROR_RATIO for error in unseen)
-    apart = f" Of the pairs that were written after the forecast model, {unseen_near} of {len(unseen)} are within 0.10."
-    apart = apart if unseen else ""
+    apart = (
+        f" Of the pairs that were written after the forecast model, {unseen_near} of {len(unseen)} are within 0.10."
+        if unseen
+        else ""
+    )
     machine = pairs["machine"]
     out = [
         "## What-if: traces before and after a fix",
