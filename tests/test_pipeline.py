@@ -43,9 +43,7 @@ def process_of(rows: Any, facts: tuple[dict[str, Any], ...], about: dict[str, An
         rows=fill_device_times(rows, facts),
         facts=({"kind": "process", **about}, *facts),
         lost_rows=0,
-        lost_facts=0,
         closed=True,
-        trouble="",
     )
     return replace(whole, **more)
 

@@ -94,7 +94,7 @@ def test_a_dead_endpoint_costs_a_bounded_wait_and_says_what_to_type(tmp_path: Pa
             ["--record", "adl://one/two"],
             "needs adlfs, which is not installed; run: pip install 'hotloop[remote]' adlfs",
         ),
-        (["--record", "store", "--record-id", "a b"], "--record-id 'a b': use letters, digits"),
+        (["--record", "store", "--record-id", "a b"], "--record-id 'a b': use only letters, digits"),
         (["--record", "store", "--record-wait", "-1"], "--record-wait -1.0: give a number of seconds, 0 or more"),
         (["--record-id", "one"], "--record-id needs --record URL"),
     ],
