@@ -441,7 +441,7 @@ def path_to_parallel(module: Any, most: int) -> tuple[str, ...] | None:
             return None
         path, part = waiting.pop()
         if spreads_gradients(part) is not None:
-            return path
+            return path if all(type(name) is str for name in path) else None
         children = dict_of(part).get("_modules")
         if isinstance(children, dict):
             waiting += [
