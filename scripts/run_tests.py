@@ -124,6 +124,14 @@ def lacks_promtool() -> bool:
     return shutil.which("promtool") is None
 
 
+def lacks_zsh() -> bool:
+    return shutil.which("zsh") is None
+
+
+def lacks_fish() -> bool:
+    return shutil.which("fish") is None
+
+
 def lacks_two_cores() -> bool:
     return len(os.sched_getaffinity(0)) < 2
 
@@ -144,6 +152,8 @@ CONDITIONS: Mapping[str, Callable[[], bool]] = {
     "not-root": is_not_root,
     "no-compiler": lacks_compiler,
     "no-promtool": lacks_promtool,
+    "no-zsh": lacks_zsh,
+    "no-fish": lacks_fish,
     "one-core": lacks_two_cores,
 }
 

@@ -11,6 +11,15 @@ TYPE_CHECKING = False  # as in hotloop itself: `hotloop --help` starts without t
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+FIRST_SCREEN = """\
+hotloop finds what slows down your PyTorch training. Start with one of these:
+
+  hotloop run -- python train.py     run your training unchanged, and report what its steps wait for
+  hotloop tune -- python train.py    try the fixes on it, and prove what they save
+  hotloop lint .                     check scripts and job files without running them
+
+All commands: hotloop --help"""
+
 
 def main(words: Sequence[str] | None = None) -> int:
     """Run one subcommand and return its exit code; a HotloopError is one line on stderr and 2."""
@@ -23,7 +32,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser = build_parser(arguments)
     parsed = parser.parse_args(arguments)
     if parsed.execute is None:
-        parser.print_help()
+        print(FIRST_SCREEN)
         return 2
     try:
         os.getcwd()

@@ -40,7 +40,9 @@ class _Formats:
     def __init__(self, kind: str | None) -> None:
         self._kind = kind
 
-    def _find(self) -> dict[str, str]:
+    @property
+    def names(self) -> dict[str, str]:
+        """Their ids, with summaries."""
         from hotloop.show.report import RENDERERS
 
         fitting = (one for one in RENDERERS.values() if self._kind is None or not one.kinds or self._kind in one.kinds)
@@ -52,12 +54,12 @@ class _Formats:
         }
 
     def __call__(self, name: str) -> str:
-        if name != TERMINAL and name not in self._find():
-            raise ArgumentTypeError(f"unknown {name!r}{suggest_known(name, self._find())}")
+        if name != TERMINAL and name not in self.names:
+            raise ArgumentTypeError(f"unknown {name!r}{suggest_known(name, self.names)}")
         return name
 
     def __str__(self) -> str:
-        return "; ".join(f"{name}: {summary}" for name, summary in self._find().items())
+        return "; ".join(f"{name}: {summary}" for name, summary in self.names.items())
 
 
 def format_option(what: str = "report", *, kind: str | None = "run") -> Option:
