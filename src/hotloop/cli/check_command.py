@@ -76,6 +76,7 @@ def execute(arguments: argparse.Namespace) -> int:
     from dataclasses import replace
 
     from hotloop.core.check import CheckVerdict
+    from hotloop.core.settings import load_settings
     from hotloop.core.utilization import TARGETS, parse_targets
     from hotloop.evidence.analyze.check import CheckLimits, load_limits
     from hotloop.pipeline.comparisons import check_runs
@@ -90,7 +91,9 @@ def execute(arguments: argparse.Namespace) -> int:
     creates = target is not None and not target.exists()
     note_newer_run(*arguments.runs, *arguments.baseline)
     limits = load_limits(Path(arguments.limits)) if arguments.limits is not None else CheckLimits()
-    targets = {TARGETS[name]: ratio for name, ratio in parse_targets(arguments.target).items()}
+    targets = {
+        TARGETS[name]: ratio for name, ratio in parse_targets(load_settings().add_targets(arguments.target)).items()
+    }
     limits = replace(limits, budgets={**limits.budgets, **targets})
     check, launches = check_runs(arguments.runs, [] if creates else arguments.baseline, limits)
     if not arguments.baseline and arguments.limits is None and not check.judged:

@@ -36,8 +36,7 @@ OPTIONS = (
     option(
         "--fail-on",
         choices=[severity.value for severity in Severity],
-        default=Severity.MEDIUM.value,
-        help="the lowest severity that makes lint exit with 1 (default: medium)",
+        help="the lowest severity that makes lint exit with 1 (default: fail_on of the settings, or medium)",
     ),
     option(
         "--confidence",
@@ -54,6 +53,7 @@ def execute(arguments: argparse.Namespace) -> int:
     from dataclasses import replace
     from functools import partial
 
+    from hotloop.core.settings import load_settings
     from hotloop.judge.lint import LINT_RULES, lint_paths
     from hotloop.judge.lint.fixes import make_repairs, write_repairs
     from hotloop.show.report import render
@@ -65,7 +65,8 @@ def execute(arguments: argparse.Namespace) -> int:
         raise UsageError(f"--save-seconds {arguments.save_seconds:g}: give a number of seconds above 0")
     least = Confidence(arguments.confidence)
     cores = min(os.cpu_count() or 1, 8)
-    judge = partial(lint_paths, save_s=arguments.save_seconds, confidence=least, processes=cores)
+    settings = load_settings()
+    judge = partial(lint_paths, save_s=arguments.save_seconds, confidence=least, processes=cores, settings=settings)
     report, read = judge(arguments.paths, __version__)
     repairs = make_repairs(report.findings, read) if arguments.fix or arguments.diff else []
     if arguments.fix and repairs:
@@ -86,5 +87,5 @@ def execute(arguments: argparse.Namespace) -> int:
     return (
         2
         if any(one.failed and one.file in named for one in report.unread)
-        else int(report.fails(Severity(arguments.fail_on)))
+        else int(report.fails(Severity(arguments.fail_on or settings.fail_on)))
     )

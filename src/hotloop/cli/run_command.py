@@ -126,11 +126,12 @@ def execute(arguments: argparse.Namespace) -> int:
     from hotloop.agent.attach.launching import prepare_environment
     from hotloop.agent.attach.run_folder import create_run_folder, write_manifest
     from hotloop.agent.replay.collector import Collector
+    from hotloop.core.settings import load_settings
     from hotloop.core.trace_plan import parse_trace_plan, parse_trace_ranks
     from hotloop.core.utilization import parse_targets
     from hotloop.pipeline.exports import RunExports, follow_run, open_targets
 
-    targets = parse_targets(arguments.target)
+    targets = parse_targets(load_settings().add_targets(arguments.target))
     command = take_command(arguments, "run", "run -- python train.py")
     if "-" in (arguments.json, arguments.html):
         raise UsageError(

@@ -108,6 +108,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
 def _report(arguments: argparse.Namespace, paths: list[str | Path], progress: Progress | None) -> int:
     from hotloop.core.redact import redact_command
+    from hotloop.core.settings import load_settings
     from hotloop.core.utilization import parse_targets
     from hotloop.evidence.analyze.timeline.reduce import ReduceOptions
     from hotloop.pipeline.traces import report_traces
@@ -122,7 +123,7 @@ def _report(arguments: argparse.Namespace, paths: list[str | Path], progress: Pr
         workers=choose_workers(arguments),
         progress=progress,
         command=redact_command(("hotloop", "trace", *arguments.paths)),
-        targets=parse_targets(arguments.target),
+        targets=parse_targets(load_settings().add_targets(arguments.target)),
     )
     show_report(report, arguments, sys.stdout)
     return 1 if has_serious_fault(report) and not arguments.exit_zero else 0

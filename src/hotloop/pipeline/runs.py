@@ -14,6 +14,7 @@ from hotloop.change.tune.supervisor import CORES_FILE
 from hotloop.core.analysis import Forecast
 from hotloop.core.errors import HotloopError
 from hotloop.core.report import Health, Report
+from hotloop.core.settings import load_settings
 from hotloop.core.utilization import TARGETS, Utilization
 from hotloop.evidence.analyze.measurement import steady_span_s, step_times
 from hotloop.evidence.analyze.memory import find_memory_failures, find_memory_near
@@ -131,7 +132,7 @@ def _report_training(
     else:
         analysis = replace(analysis, memory_near=find_memory_near(run.processes, FULL_RATIO))
     seen = restate_training(run, training, analysis)
-    found, skipped = add_findings(*find_problems(analysis), traced)
+    found, skipped = add_findings(*find_problems(analysis, off=load_settings().ignore), traced)
     breakdown = summarize_breakdown(training)
     findings, combined = complete_findings(found, ACTS, breakdown)
     explained = explain_step(analysis.lead, findings)

@@ -10,6 +10,7 @@ from pathlib import Path
 from hotloop import __version__
 from hotloop.change.apply import ACTS
 from hotloop.core.report import Report
+from hotloop.core.settings import load_settings
 from hotloop.core.trace import Trace, TraceNote
 from hotloop.core.trace_analysis import TraceAnalysis, TraceRank
 from hotloop.evidence.analyze.summary import restate_trace, summarize_judged_device
@@ -64,7 +65,7 @@ def report_trace_analysis(
     analysis: TraceAnalysis, notes: Sequence[TraceNote] = (), command: tuple[str, ...] = ()
 ) -> Report:
     """Judge and prescribe."""
-    found, skipped = find_problems_in_trace(analysis)
+    found, skipped = find_problems_in_trace(analysis, off=load_settings().ignore)
     findings, combined = complete_findings(found, ACTS)
     seen, judged = restate_trace(analysis), summarize_judged_device(analysis)
     in_steps = any(rank.timeline.in_steps is not None for rank in analysis.ranks)

@@ -13,6 +13,7 @@ from multiprocessing import get_context
 from hotloop.core.catalogue import Catalogue
 from hotloop.core.findings import Severity
 from hotloop.core.lint import Confidence, LintFinding, LintReport, LintRule, Unread
+from hotloop.core.settings import Settings
 
 from .files import LINT_FORMATS, NotRead, SourceFile, Surroundings, find_files, find_ignored
 from .survey import survey
@@ -41,14 +42,18 @@ def lint_paths(
     rules: Iterable[LintRule] | None = None,
     confidence: Confidence = Confidence.LIKELY,
     processes: int = 1,
+    settings: Settings | None = None,
 ) -> tuple[LintReport, dict[str, bytes]]:
     """The report, and the bytes of each file with findings, as they were read.
 
     ``save_s`` is how long a checkpoint takes, if the caller knows it; ``confidence`` is the least confidence of a
-    reported finding; with more than one of ``processes``, several check many files if all rules are selected. Raises
-    UsageError for an unknown path.
+    reported finding; with more than one of ``processes``, several check many files if all rules are selected.
+    ``settings`` exclude files and turn rules off. Raises UsageError for an unknown path.
     """
-    entries = list(find_files(paths))
+    settings = settings or Settings()
+    entries = [
+        one for one in find_files(paths) if not settings.excludes(one.path if isinstance(one, SourceFile) else one.file)
+    ]
     files = list({one.path: one for one in entries if isinstance(one, SourceFile)}.values())
     unread = [one for one in entries if isinstance(one, Unread)]
     around = survey(files, save_s)
@@ -73,8 +78,9 @@ def lint_paths(
         if any(one.failed for one in reasons):
             continue
         counts[file.kind] += 1
-        suppressed += ignored_count
-        found = [finding for finding in found if SURE.index(finding.confidence) <= SURE.index(confidence)]
+        kept = [finding for finding in found if not settings.turns_off(finding.rule, file.path)]
+        suppressed += ignored_count + len(found) - len(kept)
+        found = [finding for finding in kept if SURE.index(finding.confidence) <= SURE.index(confidence)]
         findings += found
         read[file.path] = file.data if found else b""
     return (

@@ -25,7 +25,7 @@ def describe_lint(report: LintReport, surface: Surface) -> Document:
         title = f"no serious finding in {format_counted(count, 'file')}"
     notes = [f"read: {kinds}"] if kinds else []
     notes += [f"{report.fixed_count} fixed"] if report.fixed_count else []
-    notes += [f"{report.suppressed_count} ignored by comments"] if report.suppressed_count else []
+    notes += [f"{report.suppressed_count} turned off by comments or settings"] if report.suppressed_count else []
     sections = [
         Section(title="", blocks=(Paragraph(text=write((clean("; ".join(notes)), "dim")), indent=0),))
         if notes
