@@ -1,1 +1,1 @@
-"""Adapters for other frameworks, one file each; only that file imports the framework."""
+"""Adapters for other frameworks and tools, one file each; only that file imports the library."""
