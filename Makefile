@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 TORCH := torch==2.13.0
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
-.PHONY: setup demo check size test environments browser golden docs new-rule new-technique changelog site site-check zoo told-won \
+.PHONY: setup demo check size test environments browser golden docs new-rule new-technique changelog site site-check wheel zoo told-won \
   under-load fresh treated tune-zoo tune-zoo-subset what-if overhead harm numerics techniques \
   compression-quality plan-accuracy image-proof slurm-proof preemption frameworks pythons gpu clean
 
@@ -86,6 +86,21 @@ $(VENV)-site/.ready: requirements-site.txt
 	test -x $(VENV)-site/bin/python || $(PYTHON) -m venv $(VENV)-site
 	$(VENV)-site/bin/python -m pip --disable-pip-version-check -q install -r requirements-site.txt
 	touch $@
+
+# The wheel and the source archive in dist/, checked; then the wheel is installed into an empty environment and used.
+# A release gives TAG, which must name the version, and REPOSITORY, the URL that the package index shows.
+WHEEL_FILES := pyproject.toml README.md CHANGELOG.md LICENSE SECURITY.md src
+wheel: setup
+	test -z "$(TAG)" || test "hotloop $(TAG)" = "$$($(BIN)/hotloop --version | sed 's/ / v/')"
+	rm -rf dist build/wheel && mkdir -p build/wheel && cp -r $(WHEEL_FILES) build/wheel
+	test -z "$(REPOSITORY)" || printf '\n[project.urls]\nRepository = "%s"\nIssues = "%s/issues"\nChangelog = "%s"\n' \
+	  "$(REPOSITORY)" "$(REPOSITORY)" "$(REPOSITORY)/blob/main/CHANGELOG.md" >> build/wheel/pyproject.toml
+	cd build/wheel && $(CURDIR)/$(BIN)/python -m hatchling build -d $(CURDIR)/dist
+	$(BIN)/python -m twine check --strict dist/*
+	$(PYTHON) -m venv --clear $(VENV)-wheel
+	$(VENV)-wheel/bin/python -m pip --disable-pip-version-check -q install dist/*.whl
+	$(VENV)-wheel/bin/hotloop --version
+	$(VENV)-wheel/bin/hotloop lint examples
 
 # Slow proofs: resumable (rows under .passes/ while a pass runs), one table a pass in benchmarks/results/. Then
 # `scripts/evidence.py --write` draws the pages.
