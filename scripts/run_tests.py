@@ -119,19 +119,6 @@ def lacks_compiler() -> bool:
     return shutil.which("g++") is None and shutil.which("clang++") is None
 
 
-def lacks_promtool() -> bool:
-    """Prometheus's checker of what is scraped: Debian's package prometheus has it."""
-    return shutil.which("promtool") is None
-
-
-def lacks_zsh() -> bool:
-    return shutil.which("zsh") is None
-
-
-def lacks_fish() -> bool:
-    return shutil.which("fish") is None
-
-
 def lacks_two_cores() -> bool:
     return len(os.sched_getaffinity(0)) < 2
 
@@ -151,9 +138,9 @@ CONDITIONS: Mapping[str, Callable[[], bool]] = {
     "root": is_root,
     "not-root": is_not_root,
     "no-compiler": lacks_compiler,
-    "no-promtool": lacks_promtool,
-    "no-zsh": lacks_zsh,
-    "no-fish": lacks_fish,
+    "no-promtool": lambda: shutil.which("promtool") is None,
+    "no-zsh": lambda: shutil.which("zsh") is None,
+    "no-fish": lambda: shutil.which("fish") is None,
     "one-core": lacks_two_cores,
 }
 
