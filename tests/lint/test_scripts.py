@@ -120,6 +120,14 @@ def test_calls_that_lead_to_many_calls_are_followed_in_bounded_time(tmp_path: Pa
     assert time.process_time() - began < 5
 
 
+def test_a_value_with_many_ways_to_a_parameter_is_followed_once(tmp_path: Path) -> None:
+    """Without a memory, 25^5 ways lead from the sum back to the parameter."""
+    lines = "".join(f"        v{i + 1} = torch.stack(({f'v{i}, ' * 25}))\n" for i in range(5))
+    meter = change(TRAINER, "        self.sum += value", f"        v0 = value\n{lines}        self.sum += v5")
+    train = change(meter, LAST, f"        self.meter.update(loss)\n{LAST}")
+    assert ("kept-graph", "medium") in judge(tmp_path, train=train)
+
+
 @pytest.mark.parametrize("sound", sorted((Path(__file__).parent / "sound").glob("*.txt")), ids=lambda path: path.stem)
 def test_a_sound_script_has_no_finding_that_counts(sound: Path, tmp_path: Path) -> None:
     script = tmp_path / "train.py"

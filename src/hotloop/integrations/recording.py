@@ -72,9 +72,12 @@ class FrameworkRecording:
         agent = current_agent()
         if agent is None:
             return
-        for name, value in values.items():
-            if isinstance(value, (int, float)):
-                agent.tell({"kind": "metric", "name": str(name), "value": float(value)})
+        try:
+            for name, value in values.items():
+                if isinstance(value, (int, float)):
+                    agent.tell({"kind": "metric", "name": str(name), "value": float(value)})
+        except Exception as error:
+            self._log.warning("hotloop keeps none of the logged numbers: %s", error)
 
     def end(self, *files: str) -> str:
         """Read the report of everything recorded so far into ``report``; log it, and write it to ``files`` as well.

@@ -100,7 +100,7 @@ class LintedScript(ValueFlow):
     def __init__(self, path: str, text: str, module: PythonModule, start: Start | None = None) -> None:
         super().__init__(module)
         self.path, self.text, self.start = path, text, start
-        self._gradients: dict[ast.AST, str] = {}
+        self._gradients: dict[tuple[ast.AST, frozenset[tuple[ast.AST, str]]], str] = {}
         self._texts: dict[str, bool] = {}
 
     @cached_property
@@ -388,12 +388,11 @@ class LintedScript(ValueFlow):
     def gradient(self, node: ast.AST, assumed: Mapping[ast.AST, str] | None = None) -> str:
         """Whether a value has a history: ``graph``, ``cut`` if it lost it here, ``plain``, or empty if unknown.
         ``assumed`` is the result for parameters."""
-        if assumed:
-            return self._follow_gradient(node, assumed)
-        if node not in self._gradients:
-            self._gradients[node] = ""  # for a value that is computed from itself
-            self._gradients[node] = self._follow_gradient(node, {})
-        return self._gradients[node]
+        question = (node, frozenset(assumed.items()) if assumed else frozenset())
+        if question not in self._gradients:
+            self._gradients[question] = ""  # for a value that is computed from itself
+            self._gradients[question] = self._follow_gradient(node, assumed or {})
+        return self._gradients[question]
 
     def _follow_gradient(self, node: ast.AST, assumed: Mapping[ast.AST, str]) -> str:
         self._depth += 1
