@@ -57,9 +57,9 @@ def test_the_nearest_file_counts(project: Path) -> None:
     [
         ("fail-on = 'high'", "unknown key 'fail-on'; did you mean 'fail_on'?"),
         ("exlude = []", "unknown key 'exlude'; did you mean 'exclude'?"),
-        ("fail_on = 'serious'", "fail_on should be one of high, medium, low, info, not 'serious'"),
-        ("ignore = 'input-bound'", "ignore should be a list, not 'input-bound'"),
-        ("targets = 3", "targets should be an object, not '3'"),
+        ("fail_on = 'serious'", "'serious' - at `$.fail_on`"),
+        ("ignore = 'input-bound'", "got `str` - at `$.ignore`"),
+        ("targets = 3", "got `int` - at `$.targets`"),
         ("file = 'x'", "unknown key 'file'"),
         ("x = ", "cannot read the settings"),
     ],

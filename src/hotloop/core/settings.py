@@ -68,9 +68,9 @@ def load_settings(folder: Path | None = None) -> Settings:
                 if key not in KEYS:
                     raise UsageError(f"{file}: unknown key {key!r}{suggest_known(key, KEYS)}")
             try:
-                return replace(decode(Settings, content), file=file, given=tuple(content))
+                return replace(decode(Settings, content, str(file)), file=file, given=tuple(content))
             except RecordingError as error:
-                raise UsageError(f"{file}: {error}") from None
+                raise UsageError(str(error)) from None
     return Settings()
 
 
