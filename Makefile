@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 TORCH := torch==2.13.0
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
-.PHONY: setup demo check size test environments browser golden docs new-rule new-technique changelog site site-check wheel zoo told-won \
+.PHONY: setup demo check size test test-slow environments browser golden docs new-rule new-technique changelog site site-check wheel zoo told-won \
   under-load fresh treated tune-zoo tune-zoo-subset what-if overhead harm numerics techniques \
   compression-quality plan-accuracy image-proof slurm-proof preemption frameworks pythons gpu clean
 
@@ -47,6 +47,10 @@ size: setup
 
 test: setup environments
 	$(BIN)/python scripts/run_tests.py
+
+# What tests/slow.txt leaves out of `make test`.
+test-slow: setup environments
+	$(BIN)/python scripts/run_tests.py -m slow -n 2 --dist loadfile
 
 # What the tests need next to .venv.
 environments: $(VENV)-bare/.ready $(VENV)-frameworks/.ready browser

@@ -1,8 +1,8 @@
 """pytest over the whole suite, with one rule more: a test may skip only where tests/expected_skips.toml says so.
 
 Every argument goes to pytest. A skip that no entry lists fails the run, and so does a listed one whose condition does
-not hold on this machine: a browser that is installed but not found must not silence the tests that need it. When the
-whole suite runs, an entry that fits no test fails too.
+not hold on this machine: a browser that is installed but not found must not silence the tests that need it. An entry
+whose test file is gone fails before any test runs.
 """
 
 from __future__ import annotations
@@ -180,12 +180,12 @@ def judge_skips(
     return problems
 
 
-def find_stale_entries(tests: Collection[str], entries: Sequence[ExpectedSkip]) -> list[str]:
-    """One line for every entry that fits none of the collected tests."""
+def find_stale_entries(files: Collection[str], entries: Sequence[ExpectedSkip]) -> list[str]:
+    """One line for every entry that fits none of the test files."""
     return [
-        f"tests/expected_skips.toml lists {entry.test}, which fits no test: correct or delete the entry"
+        f"tests/expected_skips.toml lists {entry.test}, which fits no file: correct or delete the entry"
         for entry in entries
-        if not any(_fits(entry, test) for test in tests)
+        if not any(_fits(entry, file) for file in files)
     ]
 
 
@@ -204,34 +204,24 @@ class SkipGuard:
     def __init__(
         self,
         entries: Sequence[ExpectedSkip],
-        whole_suite: bool,
         conditions: Mapping[str, Callable[[], bool]] = CONDITIONS,
     ) -> None:
         self._entries = entries
-        self._whole_suite = whole_suite
         self._conditions = conditions
-        self._tests: set[str] = set()
         self._skips: list[Skip] = []
         self.problems: list[str] = []
 
-    def pytest_itemcollected(self, item: pytest.Item) -> None:
-        self._tests.add(item.nodeid)
-
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.skipped:
-            self._tests.add(report.nodeid)
             self._note(report)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        self._tests.add(report.nodeid)  # where workers run the tests, nothing is collected here
         if report.skipped and not hasattr(report, "wasxfail"):
             self._note(report)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         self.problems = judge_skips(self._skips, self._entries, self._conditions)
-        if self._whole_suite:
-            self.problems += find_stale_entries(self._tests, self._entries)
         if self.problems and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
@@ -252,7 +242,7 @@ def main(arguments: Sequence[str]) -> int:
     if stale := find_stale_entries({path.as_posix() for path in Path("tests").rglob("test_*.py")}, entries):
         print(*stale, sep="\n", file=sys.stderr)  # before the tests, not at their end: a file that went takes its entry
         return 1
-    guard = SkipGuard(entries, whole_suite=not arguments)
+    guard = SkipGuard(entries)
     spread = [] if arguments else spread_over_cores()
     return int(pytest.main(["-m", "not slow", *spread, *arguments], plugins=[guard]))
 

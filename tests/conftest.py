@@ -4,6 +4,8 @@ and what is printed has the width of a pipe."""
 import importlib.util
 import os
 import signal
+from fnmatch import fnmatchcase
+from pathlib import Path
 
 import pytest
 
@@ -19,9 +21,18 @@ if importlib.util.find_spec("hypothesis") is not None:  # tests on an accelerato
     settings.register_profile("untimed", deadline=None)
     settings.load_profile("untimed")
 
-SLOW_FIRST = tuple(f"tests/{folder}/" for folder in ("end_to_end", "harm", "gpu", "tune", "train", "apply", "zoo"))
+LONG_FIRST = tuple(f"tests/{folder}/" for folder in ("end_to_end", "harm", "gpu", "tune", "train", "apply", "zoo"))
 """Folders whose tests start trainings. They begin first, so that no worker is left alone with them at the end."""
+SLOW = [
+    line.replace("[", "[[]")
+    for line in (Path(__file__).parent / "slow.txt").read_text(encoding="utf-8").splitlines()
+    if not line.startswith("#")
+]
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: not item.nodeid.startswith(SLOW_FIRST))
+    items.sort(key=lambda item: not item.nodeid.startswith(LONG_FIRST))
+    for item in items:
+        if any(fnmatchcase(item.nodeid, pattern) for pattern in SLOW):
+            item.add_marker(pytest.mark.slow)

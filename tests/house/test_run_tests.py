@@ -46,9 +46,9 @@ def test_conditions_that_no_skip_needs_are_not_asked() -> None:
     assert run_tests.judge_skips([skip("tests/page.py::test_x")], entries, conditions) == []
 
 
-def test_an_entry_that_fits_no_test_is_stale() -> None:
+def test_an_entry_that_fits_no_file_is_stale() -> None:
     entries = [entry("tests/page.py::*"), entry("tests/gone.py::*")]
-    (problem,) = run_tests.find_stale_entries({"tests/page.py::test_x"}, entries)
+    (problem,) = run_tests.find_stale_entries({"tests/page.py"}, entries)
     assert "tests/gone.py" in problem
 
 
@@ -88,7 +88,7 @@ import sys
 sys.path.insert(0, sys.argv[1])
 import pytest, run_tests
 entries = run_tests.parse_expected_skips(sys.argv[3])
-guard = run_tests.SkipGuard(entries, whole_suite=True, conditions={"root": lambda: True})
+guard = run_tests.SkipGuard(entries, conditions={"root": lambda: True})
 raise SystemExit(pytest.main(["-p", "no:cacheprovider", sys.argv[2]], plugins=[guard]))
 """
 
