@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 TORCH := torch==2.13.0
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
-.PHONY: setup demo check size test test-slow environments browser golden docs new-rule new-technique changelog site site-check wheel zoo told-won \
+.PHONY: setup demo tutorial check size test test-slow environments browser golden docs new-rule new-technique changelog site site-check wheel zoo told-won \
   under-load fresh treated tune-zoo tune-zoo-subset what-if overhead harm numerics techniques \
   compression-quality plan-accuracy image-proof slurm-proof preemption frameworks pythons gpu clean
 
@@ -144,6 +144,11 @@ what-if: setup
 # What the hooks add to a step, in blocks with and without them: ten minutes on two quiet cores.
 overhead: setup
 	$(BIN)/python benchmarks/hooks.py
+
+# docs/tutorials, each command as written, from the wheel alone: four minutes.
+tutorial: wheel
+	$(VENV)-wheel/bin/python -m pip --disable-pip-version-check -q install $(TORCH)
+	$(BIN)/python scripts/tutorial.py $(VENV)-wheel
 
 # Sound trainings that were written to attack hotloop, alone and under it, in turn: an hour; resumable.
 harm: setup
