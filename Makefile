@@ -194,7 +194,7 @@ $(VENV)-frameworks/.ready: $(VENV)-bare/.ready
 	test -x $(VENV)-frameworks/bin/python || $(PYTHON) -m venv $(VENV)-frameworks
 	$(VENV)-bare/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > "$$($(VENV)-frameworks/bin/python \
 	  -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/bare.pth"
-	$(VENV)-frameworks/bin/python -m pip --disable-pip-version-check -q install $(TORCH) accelerate transformers lightning msgspec isal
+	$(VENV)-frameworks/bin/python -m pip --disable-pip-version-check -q install $(TORCH) accelerate transformers lightning mcp msgspec isal
 	touch $@
 
 # The tests of the hooks and of what reads them in every Python on the PATH from 3.11 on.
