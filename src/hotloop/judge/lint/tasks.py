@@ -227,7 +227,12 @@ def read_words(words: Sequence[Field]) -> tuple[ShellScript, str]:
         if names and re.fullmatch(r"-\w*c", texts[at]):
             given = words[min(at + 1 + (texts[at + 1] == "--"), len(words) - 1)]
             return parse_shell(given.text or "", given.first_line), "bash" if names[-1] in ("bash", "zsh") else "sh"
-    return parse_shell(shlex.join(texts), words[0].line if words else 1), ""
+    line = first = words[0].line if words else 1
+    joined = ""
+    for word in words:  # each on its line of the file
+        joined += (" \\\n" * max(0, word.line - line) or " ") + shlex.quote(word.text or "")
+        line = first + joined.count("\n")
+    return parse_shell(joined.lstrip(" "), first), ""
 
 
 def read_notes(text: str) -> str:
