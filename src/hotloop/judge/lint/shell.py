@@ -47,8 +47,8 @@ class ShellWord:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShellCommand:
     """A simple command. ``text`` is as written, with continued lines joined. ``line`` and ``last_line`` are 1-based;
-    ``assignments`` precede it (``A=1 python x.py``) or are set by ``export A=1``; a bare ``A=1`` is a command without words. ``name`` is the last part of the first word:
-    ``python`` for ``/usr/bin/python``.
+    ``assignments`` precede it (``A=1 python x.py``) or are set by ``export A=1``; a bare ``A=1`` is a command without
+    words. ``name`` is the last part of the first word: ``python`` for ``/usr/bin/python``.
 
     ``is_quoted_heredoc``: this shell expands nothing in its heredoc (``<<'EOF'``).
 

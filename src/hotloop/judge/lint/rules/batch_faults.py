@@ -183,8 +183,10 @@ STOPPED_SCRIPT = table_rule(
         FieldCheck(
             at=_sorted,
             severity=HIGH,
-            message="the newest checkpoint is chosen in alphabetical order: step_95000 comes after step_100000, and "
-            "each start goes back to it",
+            message=(
+                "the newest checkpoint is chosen in alphabetical order: step_95000 comes after step_100000, and"
+                " each start goes back to it"
+            ),
             advice="ls -t | head -n 1, or sort -V | tail -n 1",
             confidence=LIKELY,
         ),
@@ -198,8 +200,10 @@ STOPPED_SCRIPT = table_rule(
                 and int(match[1]) * {"m": 60, "h": 3600, "d": 86400}.get(match[2], 1) >= batch.limit_s
             ],
             severity=HIGH,
-            message="{text} ends no earlier than the job's time limit: Slurm kills the job first, and what follows "
-            "the timeout never runs",
+            message=(
+                "{text} ends no earlier than the job's time limit: Slurm kills the job first, and what follows "
+                "the timeout never runs"
+            ),
             advice="a timeout some minutes below --time",
         ),
     ),
@@ -246,16 +250,19 @@ COSTLY_REQUEST = table_rule(
         FieldCheck(
             at=lambda batch: _option(batch, "constraint") if batch.nodes > 1 and len(_features(batch, "|")) > 1 else [],
             severity=MEDIUM,
-            message="--constraint={text} is decided for each node: nodes get different GPU models, and each step waits "
-            "for the slowest",
+            message=(
+                "--constraint={text} is decided for each node: nodes get different GPU models, and each step "
+                "waits for the slowest"
+            ),
             advice='square brackets ask for one feature for all nodes: --constraint="[a100|h100]"',
             confidence=LIKELY,
         ),
         FieldCheck(
             at=lambda batch: _option(batch, "constraint") if len({*_features(batch, "&")}) > 1 else [],
             severity=HIGH,
-            message="--constraint={text} asks each node for two GPU models at once: no node fits, and the job stays "
-            "pending",
+            message=(
+                "--constraint={text} asks each node for two GPU models at once: no node fits, and the job stays pending"
+            ),
             advice='--constraint="[a100|h100]"',
             confidence=LIKELY,
         ),
@@ -340,8 +347,9 @@ LOST_BY_TASKS = table_rule(
         FieldCheck(
             at=_copies,
             severity=MEDIUM,
-            message="{text} of each node at the same time: they read the same files several times and write to one "
-            "folder",
+            message=(
+                "{text} of each node at the same time: they read the same files several times and write to one folder"
+            ),
             advice="srun --ntasks-per-node=1 --ntasks=$SLURM_NNODES",
             confidence=LIKELY,
         ),
@@ -394,8 +402,10 @@ CHAINED_JOBS = table_rule(
         FieldCheck(
             at=_before,
             severity=HIGH,
-            message="the next part is submitted before training without a dependency: both run at once, and write the "
-            "same checkpoints",
+            message=(
+                "the next part is submitted before training without a dependency: both run at once, and write "
+                "the same checkpoints"
+            ),
             advice="sbatch --dependency=afterany:$SLURM_JOB_ID",
             confidence=LIKELY,
         ),

@@ -470,7 +470,9 @@ def array_shares_folder(batch: Batch) -> Iterator[LintFinding]:
         config = run.argument(r"(?:[\w.]+\.)?(?:config|cfg)(?:[-_](?:file|path))?")
         texts = batch.read_script(run) + "\n" + ((config and batch.read_beside(config[1])) or "")
         default = _DEFAULT.search(texts) if len(texts) > 1 and "SLURM_" not in texts else None
-        written = run.argument(OUTPUT)
+        made = [batch.resolve(word) for one in batch.script.named("mkdir") for word in one.arguments if "/" in word]
+        saved = run.argument("checkpoint|ckpt|save|model[-_]?out")
+        written = run.argument(OUTPUT) or (saved if saved and saved[1].startswith(tuple(made)) else None)
         pair = (written and (written[0], batch.place_of(run, written[1]) or written[1])) or (
             default and (default[1] or default[3], default[2] or default[4])
         )

@@ -453,7 +453,7 @@ def lost_environment(batch: Batch) -> Iterator[LintFinding]:
             yield LintFinding(
                 severity=_HIGH,
                 line=command.at("--export=").line,
-                message=f"--export={lost[:40]} without ALL: the job does not get {', '.join(used[:3])}, which are empty there",
+                message=f"--export={lost[:40]} without ALL: {', '.join(used[:3])} and the rest are empty in the job",
                 advice=f"--export=ALL,{lost[:40]}",
                 confidence=Confidence.CERTAIN if used is not names else Confidence.LIKELY,
             )

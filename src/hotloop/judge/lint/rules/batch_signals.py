@@ -286,13 +286,18 @@ def broken_dependency(batch: Batch) -> Iterator[LintFinding]:
     blocks = {block for one in batch.script.named("sbatch") for block in one.blocks if block.startswith("function:")}
     submits = "|".join(["sbatch", *(re.escape(block.partition(":")[2]) for block in sorted(blocks))])
     pattern = rf"\b({submits})\b[^\n]*(--dependency|\s-d)|^\s*(scancel|squeue|scontrol|sacct)\b"
-    for command in batch.find(pattern) if re.search(r"sbatch\s", batch.text) else ():
+    calls = [command for command in batch.find(pattern) if command.words]
+    for command in calls if re.search(r"sbatch\s", batch.text) else ():
         is_submit = re.fullmatch(submits, command.name)
         named = r"after\w*:[\"']?\$\{?(\w+)" if is_submit else r"\$\{?(\w+)"
-        given = [word.text for name in re.findall(named, command.text) for word in batch.script.assigned(name)]
+        names = re.findall(named, command.text)
+        given = [word.text for name in names for word in batch.script.assigned(name)]
+        again = [
+            one.text for one in batch.commands if "loop" in one.blocks for name, _ in one.assignments if name in names
+        ]
         bare = [text for text in given if re.search(r"(?m)^(\$\(|`)\s*sbatch\b(?![^\n]*(parsable|\|))", text)]
         is_sentence = bare and not re.search(r"##\*|//[^\n]*\}|grep|awk", batch.text)
-        is_chain = "loop" in command.blocks and any(re.search(rf"\b({submits})\b", text) for text in given)
+        is_chain = "loop" in command.blocks and any(re.search(rf"\b({submits})\b|=[\"']?\$", text) for text in again)
         is_own = command in batch.resubmits and re.search(r"afterok:[\"']?\$\{?SLURM_JOB_ID", command.text)
         alone = re.search(r"(?:--dependency|\s-d)[= ][\"']?\$\{?(\w+)\}?[\"']?(?=\s|$)", command.text)
         is_alone = alone and any(re.match(r"(\$\(|`)sbatch\b", text) for text in batch.trace(f"${alone[1]}"))
