@@ -119,7 +119,7 @@ def _failing(batch: Batch) -> list[ReadPlace]:
 
 
 _SEARCHES = re.compile(r"\$\(\s*(ls|grep)\b[^|)]*(ckpt|checkpoint|step|epoch|latest|last|resume|\.pt|\.pth|\*)[^|)]*")
-_COUNTS = re.compile(r"\(\((\w+)\+\+\)\)$|let\s+[\"']?(\w+)(\+\+|=0)")
+_COUNTS = re.compile(r"(?m)^[ \t]*((?:let )?[(\"']*(\w+)\+\+[)\"']*)[ \t]*$")
 
 
 def _sorted(batch: Batch) -> list[ShellCommand]:
@@ -169,12 +169,9 @@ STOPPED_SCRIPT = table_rule(
         ),
         FieldCheck(
             at=lambda batch: [
-                one
-                for one in batch.commands
-                if batch.is_set("e")
-                and (match := _COUNTS.match(one.text))
-                and not (one.before or one.after or "condition" in one.blocks)
-                and [word.text for word in batch.script.assigned(match[1] or match[2])][:1] == ["0"]
+                ReadPlace(batch.text.count("\n", 0, match.start(1)) + 1, match[1])
+                for match in (_COUNTS.finditer(batch.text) if batch.is_set("e") else ())
+                if [word.text for word in batch.script.assigned(match[2])][:1] == ["0"]
             ],
             severity=HIGH,
             message="{text} returns 1 while the count is 0: set -e ends the script there",

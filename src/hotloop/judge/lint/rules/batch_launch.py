@@ -844,7 +844,7 @@ def container_without_gpus(batch: Batch) -> Iterator[LintFinding]:
     for run in _run_trainings(batch) if is_contained and not is_given else ():
         words = run.launch.prefixes if run.launch else run.words
         prefix = " ".join(words)[:400]
-        given = [word for at, word in enumerate(words[:-1]) if word[0] == "$" and not words[at - 1].startswith("-")]
+        given = [word for at, word in enumerate(words[:-1]) if word[:1] == "$" and not words[at - 1].startswith("-")]
         passes = re.search(r"--(nv|nvccli|gpus|device|runtime)\b", prefix) or given or "NVIDIA_VISIBLE" in prefix
         if re.search(CONTAINED, prefix) and not passes:
             yield LintFinding(

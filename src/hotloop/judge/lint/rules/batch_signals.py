@@ -298,6 +298,8 @@ def broken_dependency(batch: Batch) -> Iterator[LintFinding]:
         bare = [text for text in given if re.search(r"(?m)^(\$\(|`)\s*sbatch\b(?![^\n]*(parsable|\|))", text)]
         is_sentence = bare and not re.search(r"##\*|//[^\n]*\}|grep|awk", batch.text)
         is_chain = "loop" in command.blocks and any(re.search(rf"\b({submits})\b|=[\"']?\$", text) for text in again)
+        scripts = [word for word in command.arguments if re.search(r"\.(sbatch|slurm|sh)\b|(?i:script)", word)]
+        is_chain = is_chain and not any(map(batch.varies, scripts))  # no stages that need the one before
         is_own = command in batch.resubmits and re.search(r"afterok:[\"']?\$\{?SLURM_JOB_ID", command.text)
         alone = re.search(r"(?:--dependency|\s-d)[= ][\"']?\$\{?(\w+)\}?[\"']?(?=\s|$)", command.text)
         is_alone = alone and any(re.match(r"(\$\(|`)sbatch\b", text) for text in batch.trace(f"${alone[1]}"))

@@ -55,9 +55,13 @@ def _store(service: Field) -> Field:
 
 def _elsewhere(root: Field, service: Field) -> list[Field]:
     """Variables that address another service's port as localhost."""
-    values = [value for _, value in service["environment"].items] + service["environment"].elements
+    outside = re.compile(r"(?i)public|origin|cors|redirect|external|callback|client|front|allowed|base_url")
+    values = [value for name, value in service["environment"].items if not outside.search(name)]
+    values += [value for value in service["environment"].elements if not outside.search(value.text or "")]
     found = [
-        (one, match[1]) for one in values if (match := re.search(r"(?:localhost|127\.0\.0\.1):(\d+)", one.text or ""))
+        (one, match[1])
+        for one in values
+        if (match := re.search(r"://(?:localhost|127\.0\.0\.1):(\d+)", one.text or ""))
     ]
     others = [each for _, each in root["services"].items if each.node is not service.node]
     served = {

@@ -121,7 +121,7 @@ RAY_CLUSTER = table_rule(
         ),
         FieldCheck(
             at=lambda one, cluster: [
-                group["minReplicas"]
+                group["maxReplicas"]
                 for group in cluster["workerGroupSpecs"].elements
                 if group["maxReplicas"].number is not None
                 and max(group["minReplicas"].amount, group["replicas"].amount) > group["maxReplicas"].amount

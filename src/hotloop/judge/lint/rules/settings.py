@@ -200,15 +200,6 @@ DEEPSPEED_SETTINGS = table_rule(
         ),
         FieldCheck(
             at=lambda root: only(
-                root["fp16.initial_scale_power"],
-                root["fp16.enabled"].is_true and root["fp16.initial_scale_power"].amount > 24,
-            ),
-            severity=MEDIUM,
-            message="an initial loss scale of 2^{text}: the first steps overflow one after the other and are skipped",
-            advice="initial_scale_power: 16",
-        ),
-        FieldCheck(
-            at=lambda root: only(
                 root["data_types.grad_accum_dtype"],
                 root["data_types.grad_accum_dtype"].text in ("fp16", "bf16")
                 and root["gradient_accumulation_steps"].amount >= 8,
