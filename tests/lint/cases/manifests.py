@@ -198,7 +198,8 @@ spec:
               containers:
                 - name: train
                   image: registry.example.org/train:1
-                  command: [torchrun, --nnodes=4, --node-rank=$(JOB_COMPLETION_INDEX), --master-addr=$(MASTER_ADDR), a.py]
+                  command:
+                    [torchrun, --nnodes=4, --node-rank=$(JOB_COMPLETION_INDEX), --master-addr=$(MASTER_ADDR), a.py]
                   env: [{name: MASTER_ADDR, value: train-node-0-0.train}]
 """
 ASIDE = """apiVersion: batch/v1
@@ -239,6 +240,15 @@ CASES |= {
     "never-done": (change(ASIDE, "restartPolicy: Always, ", ""), ASIDE),
     "plain-trainer": (change(TRAINJOB, "[torchrun", "[python"), TRAINJOB),
 }
+PODS = """replicas: 1
+      template:
+        spec:
+          completionMode: Indexed
+          parallelism: 4
+          completions: 4"""
+LOOPS = "command: [sh, -c, while true; do sync; sleep 9; done]"
+MAIN = "      containers:\n"
+UP = f"restartPolicy: Always, {LOOPS}}}\n{MAIN}"
 UNQUEUED = change(ASIDE, "labels: {kueue.x-k8s.io/queue-name: gpus}}", "labels: {team: a}}")
 R = ("kubernetes", "ray-cluster-settings", "high", RAY)
 ROWS = [
@@ -255,16 +265,16 @@ ROWS = [
         "jobset-ranks",
         "high",
         JOBSET,
-        "replicas: 1\n      template:\n        spec:\n          completionMode: Indexed\n          parallelism: 4\n          completions: 4",
-        "replicas: 4\n      template:\n        spec:\n          completionMode: Indexed\n          parallelism: 1\n          completions: 1",
+        PODS,
+        PODS.replace(": 4", ": 1").replace("replicas: 1", "replicas: 4"),
     ),
     (
         "kubernetes",
         "never-done",
         "high",
         ASIDE,
-        "restartPolicy: Always, command: [sh, -c, while true; do sync; sleep 9; done]}\n      containers:\n",
-        'restartPolicy: Always}\n      containers:\n        - {name: up, image: "b:1", command: [sh, -c, while true; do sync; sleep 9; done]}\n',
+        UP,
+        f"restartPolicy: Always}}\n{MAIN}        - {{name: up, image: b, {LOOPS}}}\n",
     ),
     (
         "kubernetes",
