@@ -409,7 +409,7 @@ PLAIN_TRAINER = table_rule(
     `numNodes` or `numProcPerNode` is above 1, and the command begins with `python`, without a launcher.
 
     ## What to do
-    Use `command: [torchrun, train.py]`.
+    Start the script with torchrun: `command: [torchrun, train.py]`.
 
     ## When it is wrong
     Ignore the finding if the script reads the `PET_*` variables and starts its processes itself.
