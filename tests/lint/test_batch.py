@@ -81,7 +81,7 @@ def parse(text: str) -> Batch:
         (job(f"set -e\n#SBATCH --hint=nomultithread\n{FOUR}"), "ignored-sbatch-line", "low"),
         (job(FOUR, "--output=a.out", "--output=b.out"), "contradictory-options", "low"),
         (SUBMIT.format('sbatch --array=0-3 --wrap "python train.py $SLURM_ARRAY_TASK_ID"'), "literal-variable", "high"),
-        (SUBMIT.format("id=$(sbatch --parsable --dependency=afterok:$id a.sbatch)"), "broken-dependency", "medium"),
+        (SUBMIT.format("id=$(sbatch --parsable --dependency=afterok:$id a.sbatch)"), "broken-dependency", "high"),
         (job(f"source env/bin/activate\nmodule load python\n{FOUR}"), "unusable-activation", "high"),
         (job(f"export PATH=/opt/bin\n{FOUR}"), "costly-setting", "high"),
         (job(f"export NCCL_SOCKET_IFNAME=lo\n{HEAD}{EACH}", nodes=2), "costly-setting", "high"),

@@ -6,14 +6,17 @@ from pathlib import Path
 
 import pytest
 
+from .cases import batch, manifests, settings
 from .cases.near import PAIRS
 from .cases.rows import ROWS
 from .cases.texts import change
 from .test_rules import lint_text
 
+ALL = [*ROWS, *batch.ROWS, *manifests.ROWS, *settings.ROWS]
+
 
 @pytest.mark.parametrize(
-    ("kind", "rule", "severity", "sound", "old", "new"), ROWS, ids=[f"{row[1]}-{at}" for at, row in enumerate(ROWS)]
+    ("kind", "rule", "severity", "sound", "old", "new"), ALL, ids=[f"{row[1]}-{at}" for at, row in enumerate(ALL)]
 )
 def test_a_row_finds_its_fault(
     kind: str, rule: str, severity: str, sound: str, old: str, new: str, tmp_path: Path

@@ -145,3 +145,127 @@ CASES: dict[str, tuple[str, str]] = {
     "batch-job-misuse": (job(f"cd $(dirname $0)\n{FOUR}"), job(f"cd $SLURM_SUBMIT_DIR\n{FOUR}")),
     "unsafe-removal": (job(f"rm -rf $SCRATCH_DIR/*\n{FOUR}"), job(f"rm -rf ${{SCRATCH_DIR:?}}/*\n{FOUR}")),
 }
+MONITOR = "nvidia-smi --query-gpu=utilization.gpu --format=csv -l 30 > gpu.csv &\nmonitor=$!\n"
+LATEST = "set -euo pipefail\nLATEST=$(ls runs/step_*.pt 2>/dev/null | {} || true)\n"
+PART = 'sbatch --dependency=afterany:$SLURM_JOB_ID "$0"\n'
+LOCAL = "apptainer exec {} --bind /scratch/$SLURM_JOB_ID:/data img.sif python train.py --output-dir /data/run\n"
+COPY = "rsync -a /scratch/$SLURM_JOB_ID/run/ /store/run/\n"
+GRID = "A=(1 2 3 4)\nB=(5 6)\nX=${{A[$((SLURM_ARRAY_TASK_ID {} 4))]}}\nY=${{B[$((SLURM_ARRAY_TASK_ID % 2))]}}\n"
+CHAIN = "for i in 1 2 3; do\n  prev=$(sbatch --parsable --dependency={}:$prev \\\n    train.sbatch)\ndone\n"
+CASES |= {
+    "endless-wait": (job(f"{MONITOR}{FOUR} &\nwait"), job(f"{MONITOR}{FOUR} &\npid=$!\nwait $pid\nkill $monitor")),
+    "stopped-script": (
+        job(LATEST.format("tail -n 1") + FOUR),
+        job(LATEST.format("sort -V | tail -n 1") + FOUR),
+    ),
+    "costly-request": (
+        job(EACH, "--constraint='a100|h100'", nodes=2),
+        job(EACH, "--constraint='[a100|h100]'", nodes=2),
+    ),
+    "lost-by-tasks": (
+        job(f"RUN=/runs/a\n{SRUN} bash -c 'python train.py --out $RUN'"),
+        job(f"export RUN=/runs/a\n{SRUN} bash -c 'python train.py --out $RUN'"),
+    ),
+    "chained-jobs": (
+        job(f"[ -e DONE ] || sbatch $0\n{FOUR}"),
+        job(f"[ -e DONE ] || {PART}{FOUR}"),
+    ),
+}
+ROWS = [
+    # kind, rule, severity, sound text, old, new
+    ("sbatch", "endless-wait", "high", job(f"{MONITOR}{FOUR}"), "gpu.csv &", "gpu.csv"),
+    (
+        "sbatch",
+        "endless-wait",
+        "high",
+        job("srun ray start --address=$HEAD --block &\nwait", nodes=2),
+        " --block &",
+        "",
+    ),
+    ("sbatch", "stopped-script", "high", job(LATEST.format("sort -V | tail -n 1") + FOUR), " || true", ""),
+    ("sbatch", "stopped-script", "high", job(f"set -e\ni=0\ni=$((i + 1))\n{FOUR}"), "i=$((i + 1))", "((i++))"),
+    ("sbatch", "stopped-script", "high", job(f"timeout 11h {FOUR}", "--time=12:00:00"), "11h", "12h"),
+    ("sbatch", "costly-request", "high", job(FOUR, "--constraint='a100'"), "a100", "a100&h100"),
+    (
+        "sbatch",
+        "costly-request",
+        "high",
+        job(FOUR.replace("=4", "=1"), "--partition=dgx", gpus=1),
+        "--partition=dgx",
+        "--partition=dgx --exclusive",
+    ),
+    (
+        "sbatch",
+        "lost-by-tasks",
+        "medium",
+        job(f"srun --ntasks-per-node=1 rsync -a /data /local/data\n{SRUN} python train.py", "--ntasks-per-node=4"),
+        "srun --ntasks-per-node=1 rsync",
+        "srun rsync",
+    ),
+    (
+        "sbatch",
+        "chained-jobs",
+        "high",
+        job(f"{FOUR} --resume latest --output-dir runs/main\n[ -e DONE ] || {PART}"),
+        "runs/main",
+        "runs/$SLURM_JOB_ID",
+    ),
+    (
+        "sbatch",
+        "chained-jobs",
+        "high",
+        job(f"for i in 1 2; do\nsbatch --job-name=run --dependency=singleton a.sbatch\ndone\n{FOUR}"),
+        "name=run",
+        "name=run-$i",
+    ),
+    ("sbatch", "container-without-gpus", "high", job(LOCAL.format("--nv") + COPY, gpus=1), "exec --nv", "exec"),
+    (
+        "sbatch",
+        "first-node-only",
+        "medium",
+        job(LOCAL.format("--nv") + COPY, gpus=1),
+        COPY,
+        f"{COPY}rm -rf /scratch/$SLURM_JOB_ID\n",
+    ),
+    (
+        "sbatch",
+        "array-shares-folder",
+        "high",
+        job(GRID.format("/").replace("/ 4", "/ 2") + f"{FOUR} --lr $X --wd $Y", "--array=0-7"),
+        "ID / 2",
+        "ID % 4",
+    ),
+    (
+        "sbatch",
+        "array-shares-folder",
+        "high",
+        job(f"{FOUR} --seed $SLURM_ARRAY_TASK_ID --out runs/$SLURM_ARRAY_TASK_ID", "--array=0-7"),
+        "--seed $SLURM_ARRAY_TASK_ID",
+        "--seed 42",
+    ),
+    (
+        "sbatch",
+        "array-shares-folder",
+        "high",
+        job(f"export CUDA_VISIBLE_DEVICES=0\n{FOUR} --seed $SLURM_ARRAY_TASK_ID", "--array=0-7"),
+        "DEVICES=0",
+        "DEVICES=$SLURM_ARRAY_TASK_ID",
+    ),
+    ("sbatch", "broken-dependency", "high", job(CHAIN.format("afterany")), "afterany", "afterok"),
+    (
+        "sbatch",
+        "lost-environment",
+        "high",
+        job("export ROOT=/data\nsbatch --export=ALL,A=1 --wrap 'python train.py $ROOT'"),
+        "ALL,",
+        "",
+    ),
+    (
+        "sbatch",
+        "loopback-master",
+        "high",
+        job(f"{SRUN} bash -c 'torchrun --nnodes=2 --rdzv-id=run --rdzv-endpoint=$HEAD:1 train.py'", nodes=2),
+        "rdzv-id=run",
+        "rdzv-id=$RANDOM",
+    ),
+]

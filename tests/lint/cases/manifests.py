@@ -159,3 +159,130 @@ CASES: dict[str, tuple[str, str]] = {
         SCALED,
     ),
 }
+RAY = """apiVersion: ray.io/v1
+kind: RayJob
+metadata: {name: tune}
+spec:
+  entrypoint: python tune.py --num-workers 8 --gpus-per-worker 1
+  shutdownAfterJobFinishes: true
+  rayClusterSpec:
+    headGroupSpec:
+      template: {spec: {containers: [{name: head, image: "rayproject/ray:2.40.0"}]}}
+    workerGroupSpecs:
+      - groupName: gpu
+        replicas: 2
+        maxReplicas: 4
+        rayStartParams: {num-gpus: "4"}
+        template:
+          spec:
+            containers:
+              - {name: worker, image: "rayproject/ray:2.40.0", resources: {limits: {nvidia.com/gpu: 4}}}
+"""
+JOBSET = """apiVersion: jobset.x-k8s.io/v1alpha2
+kind: JobSet
+metadata: {name: train}
+spec:
+  successPolicy: {operator: All, targetReplicatedJobs: [node]}
+  network: {enableDNSHostnames: true}
+  replicatedJobs:
+    - name: node
+      replicas: 1
+      template:
+        spec:
+          completionMode: Indexed
+          parallelism: 4
+          completions: 4
+          template:
+            spec:
+              restartPolicy: Never
+              containers:
+                - name: train
+                  image: registry.example.org/train:1
+                  command:
+                    [torchrun, --nnodes=4, --node-rank=$(JOB_COMPLETION_INDEX), --master-addr=$(MASTER_ADDR), a.py]
+                  env: [{name: MASTER_ADDR, value: train-node-0-0.train}]
+"""
+ASIDE = """apiVersion: batch/v1
+kind: Job
+metadata: {name: train, labels: {kueue.x-k8s.io/queue-name: gpus}}
+spec:
+  template:
+    metadata: {labels: {app: train}}
+    spec:
+      restartPolicy: Never
+      initContainers:
+        - {name: upload, image: "s5cmd:2", restartPolicy: Always, command: [sh, -c, while true; do sync; sleep 9; done]}
+      containers:
+        - {name: train, image: "train:1", command: [python, train.py], resources: {limits: {nvidia.com/gpu: 1}}}
+"""
+TRAINJOB = """apiVersion: trainer.kubeflow.org/v1alpha1
+kind: TrainJob
+metadata: {name: train}
+spec:
+  runtimeRef: {name: torch-distributed}
+  trainer: {numNodes: 2, command: [torchrun, train.py]}
+"""
+MPI = """apiVersion: kubeflow.org/v2beta1
+kind: MPIJob
+metadata: {name: train}
+spec:
+  slotsPerWorker: 8
+  mpiReplicaSpecs:
+    Launcher:
+      template: {spec: {containers: [{name: a, image: b, command: [mpirun, -np, "16", python, train.py]}]}}
+    Worker:
+      replicas: 2
+      template: {spec: {containers: [{name: a, image: b, resources: {limits: {nvidia.com/gpu: 8}}}]}}
+"""
+CASES |= {
+    "ray-cluster-settings": (change(RAY, "  shutdownAfterJobFinishes: true\n", ""), RAY),
+    "jobset-ranks": (change(JOBSET, "train-node-0-0.train", "train-node-0.train"), JOBSET),
+    "never-done": (change(ASIDE, "restartPolicy: Always, ", ""), ASIDE),
+    "plain-trainer": (change(TRAINJOB, "[torchrun", "[python"), TRAINJOB),
+}
+PODS = """replicas: 1
+      template:
+        spec:
+          completionMode: Indexed
+          parallelism: 4
+          completions: 4"""
+LOOPS = "command: [sh, -c, while true; do sync; sleep 9; done]"
+MAIN = "      containers:\n"
+UP = f"restartPolicy: Always, {LOOPS}}}\n{MAIN}"
+UNQUEUED = change(ASIDE, "labels: {kueue.x-k8s.io/queue-name: gpus}}", "labels: {team: a}}")
+R = ("kubernetes", "ray-cluster-settings", "high", RAY)
+ROWS = [
+    # kind, rule, severity, sound text, old, new
+    (*R, "replicas: 2", "replicas: 0"),
+    (*R, "--num-workers 8", "--num-workers 16"),
+    (*R, 'worker, image: "rayproject/ray:2.40.0"', 'worker, image: "rayproject/ray:2.9.0"'),
+    (*R, "maxReplicas: 4", "maxReplicas: 1"),
+    (*R, 'num-gpus: "4"', 'num-gpus: "8"'),
+    ("kubernetes", "jobset-ranks", "high", JOBSET, "Jobs: [node]", "Jobs: [nodes]"),
+    ("kubernetes", "jobset-ranks", "high", JOBSET, "Hostnames: true", "Hostnames: false"),
+    (
+        "kubernetes",
+        "jobset-ranks",
+        "high",
+        JOBSET,
+        PODS,
+        PODS.replace(": 4", ": 1").replace("replicas: 1", "replicas: 4"),
+    ),
+    (
+        "kubernetes",
+        "never-done",
+        "high",
+        ASIDE,
+        UP,
+        f"restartPolicy: Always}}\n{MAIN}        - {{name: up, image: b, {LOOPS}}}\n",
+    ),
+    (
+        "kubernetes",
+        "never-done",
+        "medium",
+        UNQUEUED,
+        "labels: {app: train}",
+        "labels: {kueue.x-k8s.io/queue-name: gpus}",
+    ),
+    ("kubernetes", "never-done", "high", MPI, '"16"', '"8"'),
+]

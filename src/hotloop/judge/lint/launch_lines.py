@@ -44,6 +44,8 @@ accelerate use-deepspeed use-fsdp use-megatron-lm use-parallelism-config mpirun 
 deepspeed module no-python no-local-rank no-ssh no-ssh-check force-multi save-pid elastic-training help
 deepspeed bind-cores-to-rank detect-nvlink-pairs
 srun exclusive exact overlap label unbuffered multi-prog pty contiguous overcommit quiet verbose wait-all-nodes
+srun no-container-mount-home container-mount-home container-writable container-readonly container-remap-root
+srun no-container-remap-root no-container-entrypoint container-entrypoint use-min-nodes spread-job wait-for-switch
 srun no-kill disable-status immediate preserve-env oversubscribe kill-on-bad-exit
 mpirun allow-run-as-root oversubscribe overcommit bynode bysocket tag-output nolocal
 """
@@ -156,7 +158,8 @@ def unwrap(words: Sequence[str]) -> WrappedWords:
             step = step or name
             step_options, rest = read_options(rest[1:], "srun" if name == "srun" else "mpirun")
         elif name in PREFIXES:
-            at = next((n for n in range(1, len(rest)) if _is_program(rest[n])), None)
+            first = 2 if name in ("singularity", "apptainer", "docker", "podman") else 1
+            at = next((n for n in range(first, len(rest)) if _is_program(rest[n])), None)
             if at is None:
                 break
             prefixes += rest[:at]

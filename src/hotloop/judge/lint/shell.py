@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import Any
 
@@ -41,13 +41,14 @@ class ShellWord:
     text: str
     is_literal: bool
     quote: str = ""
+    line: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShellCommand:
-    """A simple command. ``line`` and ``last_line`` are 1-based; ``assignments`` precede it (``A=1 python x.py``) or are
-    set by ``export A=1``; a bare ``A=1`` is a command without words. ``name`` is the last part of the first word:
-    ``python`` for ``/usr/bin/python``.
+    """A simple command. ``text`` is as written, with continued lines joined. ``line`` and ``last_line`` are 1-based;
+    ``assignments`` precede it (``A=1 python x.py``) or are set by ``export A=1``; a bare ``A=1`` is a command without
+    words. ``name`` is the last part of the first word: ``python`` for ``/usr/bin/python``.
 
     ``is_quoted_heredoc``: this shell expands nothing in its heredoc (``<<'EOF'``).
 
@@ -73,6 +74,10 @@ class ShellCommand:
     @property
     def arguments(self) -> tuple[str, ...]:
         return tuple(word.text for word in self.words[1:])
+
+    def at(self, pattern: str) -> ShellWord | ShellCommand:
+        """The first word that matches, which has a line of its own in a command of several; else the command."""
+        return next((word for word in self.words if re.match(pattern, word.text)), self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,15 +197,17 @@ def _read_command(node: Any, place: _Place, first_line: int) -> ShellCommand:
     own: list[Any] = []
     for child in [node] if node.type == "variable_assignment" else node.children:
         if child.type == "variable_assignment":
-            name, value = child.child_by_field_name("name"), child.child_by_field_name("value")
-            empty = ShellWord(raw="", text="", is_literal=True)
-            assignments.append((_text(name), _read_word(value) if value is not None else empty))
+            name, value = _text(child.child_by_field_name("name")), child.child_by_field_name("value")
+            given = _read_word(value, first_line) if value is not None else ShellWord(raw="", text="", is_literal=True)
+            is_added = len(child.children) > 1 and child.children[1].type == "+="
+            text = f"${{{name}}}{given.text}" if is_added else given.text
+            assignments.append((name, replace(given, text=text, is_literal=given.is_literal and not is_added)))
         elif child.type.endswith("redirect"):
             own.append(child)
         elif child.type == "command_name":
-            words += [_read_word(part) for part in child.children[:1]] or [_read_word(child)]
+            words += [_read_word(part, first_line) for part in child.children[:1] or [child]]
         elif child.is_named or node.type in ("declaration_command", "unset_command") or child.type in ("[", "[["):
-            words.append(_read_word(child))
+            words.append(_read_word(child, first_line))
     redirects = (*own, *place.redirects)
     bodies = [part for one in redirects if one.type == "heredoc_redirect" for part in one.children]
     body = next((part for part in bodies if part.type == "heredoc_body"), None)
@@ -213,7 +220,7 @@ def _read_command(node: Any, place: _Place, first_line: int) -> ShellCommand:
         is_quoted_heredoc=any(part.type == "heredoc_start" and not _text(part).isidentifier() for part in bodies),
         line=node.start_point[0] + first_line,
         last_line=node.end_point[0] + first_line,
-        text=_text(node),
+        text=re.sub(r"[ \t]*\\\n[ \t]*", " ", _text(node)),
         after=place.after,
         before=place.before,
         is_background=place.is_background,
@@ -222,13 +229,19 @@ def _read_command(node: Any, place: _Place, first_line: int) -> ShellCommand:
     )
 
 
-def _read_word(node: Any) -> ShellWord:
+def _read_word(node: Any, first_line: int) -> ShellWord:
     raw, kind = _text(node), node.type
     may_expand = "$" in raw or "`" in raw or "(" in raw
     is_literal = not may_expand or (
         kind not in _EXPANDS and all(child.type not in _EXPANDS for child in _descend(node))
     )
-    return ShellWord(raw=raw, text=_unquote(node, raw, kind), is_literal=is_literal, quote=_QUOTES.get(kind, ""))
+    return ShellWord(
+        raw=raw,
+        text=_unquote(node, raw, kind),
+        is_literal=is_literal,
+        quote=_QUOTES.get(kind, ""),
+        line=node.start_point[0] + first_line,
+    )
 
 
 def _unquote(node: Any, raw: str, kind: str) -> str:

@@ -23,6 +23,11 @@ SERVES = re.compile(
     r"(?i)\bserve|\bserver|vllm|uvicorn|gunicorn|sglang|triton|text-generation|\binfer|predict|jupyter|gradio"
 )
 IDLES = re.compile(r"(?i)\bsleep|busybox|pause|nccl|nvidia-smi|_?tests?\b|bench|vector-?add|download|\becho\b")
+WORKS = re.compile(
+    r"(?i)\b(embed|encode|caption|transcribe|score|export|eval\w*|generat\w*|label|index|convert|extract|tokeni\w+)\b"
+    r"|--(num[-_])?shards?\b"
+)
+"""Words of a program that works through its data once, and resumes by what it has written."""
 _REFERENCE = re.compile(r"\$\((\w+)\)|\$\{(\w+)(?::?-([^}]*))?\}|\$(\w+)")
 _SAVES = re.compile(
     r"(?i)--?([\w.]*(ckpt|checkpoint|output|save|results?|work|root|logging|exp|snapshot)[-_.]?)+(dir|path|folder|to)$"
@@ -192,7 +197,7 @@ class Task:
         saved += [(one.value, one.line) for one in self.variables if one.value and _SAVE_VARIABLE.search(one.name)]
         found = {}
         for path, line in saved:
-            if re.search(r"://|\$|^-|^\d*$", path) or not re.match(r"[/.]|[\w-]+(/|$)", path):
+            if re.search(r"://|\$|^-|^\d*$", path) or not re.match(r"[/.~]|[\w-]+(/|$)", path):
                 continue
             place = posixpath.normpath(posixpath.join(self.folder, path))
             fitting = [mount for mount in self.mounts if f"{place}/".startswith(f"{mount.path.rstrip('/')}/")]
@@ -227,7 +232,12 @@ def read_words(words: Sequence[Field]) -> tuple[ShellScript, str]:
         if names and re.fullmatch(r"-\w*c", texts[at]):
             given = words[min(at + 1 + (texts[at + 1] == "--"), len(words) - 1)]
             return parse_shell(given.text or "", given.first_line), "bash" if names[-1] in ("bash", "zsh") else "sh"
-    return parse_shell(shlex.join(texts), words[0].line if words else 1), ""
+    line = first = words[0].line if words else 1
+    joined = ""
+    for word in words:  # each on its line of the file
+        joined += (" \\\n" * max(0, word.line - line) or " ") + shlex.quote(word.text or "")
+        line = first + joined.count("\n")
+    return parse_shell(joined.lstrip(" "), first), ""
 
 
 def read_notes(text: str) -> str:

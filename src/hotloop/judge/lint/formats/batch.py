@@ -27,17 +27,22 @@ MOST_TRAININGS = 50
 _VARIABLE = re.compile(r"(?<!\\)\$(?:(\w+)|\{(\w+)(?:\[[@*]\])?(?:(:?[-=])([^{}]*))?\})")
 _BLANK = re.compile(r"\s")
 _ARITHMETIC = re.compile(r"\$\(\(([^()]{1,200})\)\)")
-_TRAINS = re.compile(r"(?i)train|fine.?tun|\bmain|\brun|sft|dpo|grpo|\bfit|learn|distill|ddp|fsdp|imagenet|gpt")
+TRAINS = re.compile(r"(?i)train|fine.?tun|\bmain|\brun|sft|dpo|grpo|\bfit|learn|distill|ddp|fsdp|imagenet|gpt")
 _PREPARES = re.compile(
     r"(?i)prepro|prepare|download|convert|tokeni|extract|setup|make_|build|merge|split|index|clean|evaluat|\beval|infer|"
-    r"generat|plot|test|check|upload|ratio|route|report|summar|export|collect|aggregat|serve|bench"
+    r"generat|plot|test|check|upload|ratio|route|report|summar|export|collect|aggregat|serve|bench|screen"
 )
 
 _NAME = re.compile(r"\$[{(]*[#!]?(\w+)")
 _BY_TASK = re.compile(r"SLURM_(ARRAY_TASK_ID|JOB_?ID)|hostname|TMPDIR")
 BY_START = re.compile(r"RANDOM|\$\$|\bdate\b|mktemp|uuid")
 _OWN = re.compile(r"\$\{?(0|BASH_SOURCE|SLURM_JOB_NAME)\b|\$\(scontrol show job\b[^\n]*Command")
+_SCRATCH = re.compile(r"(?i)(^|[/_])(tmp|temp|shm|local\w*|nvme|raid)(/|$)|\$\{?\w*TMP")
 _NOT_KEPT = re.compile(r"(?i)cache|tmp|temp\b|data|local|nvme|scratch$|shm|tensorboard|wandb|lock")
+
+CONTAINED = r"(?:\S*/)?(?:singularity|apptainer|docker|podman)\s+(?:exec|run)\b|pyxis"
+"""The first words of a program in a container."""
+_MOUNTS = re.compile(r"(?:^|\s)(?:--bind|-B|-v|--volume)[= ](\S+)")
 
 OUTPUT = (
     r"(?:[\w.]+\.)?(?:(?:output|out|save|ckpt|checkpoints?|work|log|results?|exp|run|default_root|model_save|saving)"
@@ -244,7 +249,10 @@ class Batch:
                 text = word.text if not word.is_literal else word.text.replace("\\$", "$").replace("$", "\\$")
                 own = _VARIABLE.search(text) if f"${{{name}" in text else None
                 text = text.replace(own[0], own[4]) if own and own[2] == name and own[3] else text
-                if known.get(name, text) != text or "loop" in command.blocks:
+                is_added = name in known and text.startswith(f"${{{name}}}") and "loop" not in command.blocks
+                if is_added:
+                    text = (known[name] + text.removeprefix(f"${{{name}}}")).replace(")(", " ")
+                elif known.get(name, text) != text or "loop" in command.blocks:
                     several.add(name)
                 known[name] = text
         return {name: text for name, text in known.items() if name not in several}
@@ -291,6 +299,16 @@ class Batch:
         return found
 
     @cached_property
+    def own_variables(self) -> set[str]:
+        """Variables of the batch shell that no program gets: set, and never exported."""
+        exports = [one for one in self.commands if one.name in ("export", "declare", "typeset")]
+        exported = {name for one in exports for name, _ in one.assignments} | {
+            w for one in exports for w in one.arguments
+        }
+        plain = {name for one in self.commands if not one.words for name, _ in one.assignments}
+        return set() if self.is_set("a") or "allexport" in self._set else plain - exported
+
+    @cached_property
     def resubmits(self) -> list[ShellCommand]:
         """Commands of a job that submit its own script again."""
         return [
@@ -321,7 +339,8 @@ class Batch:
                 if not takes_folders and not re.search(r"\.(pt|pth|ckpt|safetensors|bin)$", target):
                     continue  # a flag or a lock
                 is_kept = any(f"{path}/".startswith(f"{target}/") for path in kept)
-                if len(target) > 2 and is_kept and not _NOT_KEPT.search(target):
+                is_scratch = _SCRATCH.search(target)
+                if len(target) > 2 and is_kept and not is_scratch and not _NOT_KEPT.search(os.path.basename(target)):
                     found.append((command, word))
         return found
 
@@ -364,7 +383,7 @@ class Batch:
         """Launchers, Python programs whose name suggests training, or the only program of a job with GPUs."""
         runs = [run for run in self.runs if run.launch and run.is_training]
         sure = [
-            run for run in runs if run.launch and (run.launch.launcher != "python" or _TRAINS.search(run.launch.script))
+            run for run in runs if run.launch and (run.launch.launcher != "python" or TRAINS.search(run.launch.script))
         ]
         return tuple(sure or (runs if self.gpus_per_node and len(runs) == 1 else []))[:MOST_TRAININGS]
 
@@ -381,6 +400,26 @@ class Batch:
         if run.step != "srun" or tasks:
             return tasks or (1 if not run.step else (total or self.tasks_per_node * self.nodes) // self.nodes or 1)
         return max(1, total // self.nodes_of(run)) if total else self.tasks_per_node
+
+    def mounts_of(self, run: StartedProgram) -> dict[str, str] | None:
+        """The folders of the host in the container of a run, by their place in it; None without a container."""
+        options = " ".join([*(run.launch.prefixes if run.launch else ()), *run.words[:60]])
+        if "container-image" in run.step_options:
+            options = f"-v {self.resolve(run.step_options.get('container-mounts', ''))} pyxis run"
+        elif not re.match(CONTAINED, options):
+            return None
+        given = [part for match in _MOUNTS.finditer(options) for part in self.resolve(match[1]).split(",")]
+        pairs = [part.strip("\"'").split(":") for part in given]
+        return {pair[min(1, len(pair) - 1)].rstrip("/"): pair[0].rstrip("/") for pair in pairs}
+
+    def place_of(self, run: StartedProgram, path: str) -> str:
+        """The path on the host of a path that a run gets; empty for one that is only in its container."""
+        mounts = self.mounts_of(run)
+        if mounts is None or not path.startswith("/"):
+            return path
+        fitting = [inside for inside in mounts if f"{path.rstrip('/')}/".startswith(f"{inside}/")]
+        inside = max(fitting, key=len, default=None)
+        return "" if inside is None else mounts[inside] + path[len(inside) :]
 
     def processes_of(self, run: StartedProgram) -> int | None:
         """The processes that a run starts on each of its nodes; None if the launcher decides."""
@@ -479,6 +518,17 @@ def _read_count(text: str) -> int | None:
 
 def _find_end(command: ShellCommand) -> int:
     return command.last_line + (command.heredoc.count("\n") if command.heredoc else 0)
+
+
+def compute(text: str) -> int | None:
+    """The value of a sum of numbers with parentheses, as the shell computes it; None if it is not one."""
+    for _ in range(20 if len(text) < 200 else 0):
+        text = re.sub(
+            r"\(([^()]*)\)", lambda inner: _compute(inner).strip("$()"), f"({text})" if "(" not in text else text
+        )
+        if text.isdecimal():
+            return int(text)
+    return None
 
 
 def _compute(match: re.Match[str]) -> str:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from math import prod
+from math import ceil, prod
 from typing import NamedTuple
 
 from hotloop.core.manifest_tables import TABLES, read_types
@@ -17,6 +17,7 @@ from hotloop.judge.lint.tasks import (
     IDLES,
     SERVES,
     TRAINS,
+    WORKS,
     Mount,
     Task,
     TaskVariable,
@@ -108,7 +109,7 @@ class Container:
     @cached_property
     def gpu_count(self) -> int:
         """The most GPUs of one vendor that it asks for."""
-        return int(max((one.number for one in self.amounts if one.name in GPUS), default=0))
+        return ceil(max((one.number for one in self.amounts if one.name in GPUS), default=0))
 
     @cached_property
     def mounts(self) -> list[tuple[str, str, Field]]:
@@ -201,7 +202,9 @@ class Pod:
         is_serving = bool(SERVES.search(shown)) or any(one["readinessProbe"] for one in self.containers)
         if self.kind in TRAINING_KINDS or any(TRAINS.search(one.text) for one in self.containers):
             return not (is_serving and self.kind in ("Deployment", "StatefulSet", "DaemonSet"))
-        return self.kind in ("Job", "JobSet") and bool(self.gpu_count) and not is_serving and not IDLES.search(shown)
+        is_queue = self.job["completions"].amount > (self.job["parallelism"].number or 1)
+        is_other = is_serving or is_queue or IDLES.search(shown) or WORKS.search(shown)
+        return self.kind in ("Job", "JobSet") and bool(self.gpu_count) and not is_other
 
     @property
     def job(self) -> Field:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from math import prod
 
 from hotloop.core.findings import Severity
 from hotloop.core.lint import Confidence, LintFinding, lint_rule
 from hotloop.core.torchrun_options import LAYOUT
-from hotloop.judge.lint.formats.batch import OUTPUT, Batch
+from hotloop.judge.lint.formats.batch import CONTAINED, OUTPUT, TRAINS, Batch, StartedProgram, compute
 
 _RANK = re.compile(r"(?<!\\)\$\{?(SLURM_(?:PROCID|LOCALID|NODEID))\b")
 
@@ -44,12 +45,13 @@ def rank_of_batch_shell(batch: Batch) -> Iterator[LintFinding]:
         written += [word.raw for word in command.words if not word.is_literal]
         written += [command.heredoc] if command.heredoc and not command.is_quoted_heredoc else []
         match = next((match for text in written if (match := _RANK.search(text))), None)
+        at = command.at(f".*{re.escape(match[0])}") if match else command
         is_shown = command.name in _SHOWS or {"if", "condition"} & set(command.blocks)
         is_ignored = is_dynamic and re.search(r"(?i)(machine|node)[-_]rank[= ]", command.text)
         if match and not is_shown and not is_ignored:
             yield LintFinding(
                 severity=Severity.HIGH,
-                line=command.line,
+                line=at.line,
                 message=f"the batch shell expands ${match[1]} once, to 0: every task and node gets rank 0",
                 advice=f"let each task expand it: srun bash -c '... ${match[1]} ...', or read it in Python",
             )
@@ -128,6 +130,9 @@ _HERE = re.compile(r"localhost|127\.0\.0\.1|0\.0\.0\.0|::1")
 _OF_TASK = re.compile(r"\$\(\s*hostname\b[^|]*\)|`\s*hostname\b[^|]*`|\$\{?(HOSTNAME|SLURMD_NODENAME)\b")
 
 
+_SHARED = ("rdzv-id", "master-port", "rdzv-endpoint", "MASTER_PORT")
+"""Options and variables that must have one value on all nodes."""
+_DRAWN = re.compile(r"\$\{?(S?RANDOM|\$|SLURM_(PROCID|NODEID|TASK_PID))|\b(shuf|uuidgen|date)\b")
 _NODE_LIST = re.compile(r"[\"']?\$\{?SLURM(_JOB)?_NODELIST\}?(:\S*)?[\"']?")
 
 
@@ -135,7 +140,8 @@ _NODE_LIST = re.compile(r"[\"']?\$\{?SLURM(_JOB)?_NODELIST\}?(:\S*)?[\"']?")
 def loopback_master(batch: Batch) -> Iterator[LintFinding]:
     """## What it does
     Looks for a master or rendezvous address that differs between nodes or is not an address: `localhost`, a
-    `$(hostname)` that each task expands, the full node list, or the login node.
+    `$(hostname)` that each task expands, the full node list, or the login node. Also looks for a `--rdzv-id` or port
+    that each node draws at random.
 
     ## Why it costs
     Each node waits at an address that the others never use, until the rendezvous times out.
@@ -149,7 +155,7 @@ def loopback_master(batch: Batch) -> Iterator[LintFinding]:
     ## When it is wrong
     Ignore the finding if only one node takes part in that run.
     """
-    places = [
+    places: list[tuple[int, str, str, bool | None, tuple[str, ...]]] = [
         (command.line, word.raw, batch.resolve(word.text), False, command.blocks)
         for command in batch.commands
         for name, word in command.assignments
@@ -160,10 +166,16 @@ def loopback_master(batch: Batch) -> Iterator[LintFinding]:
         own = [word for name, word in run.inner.assignments if name == "MASTER_ADDR" and is_inner]
         addresses = [word.raw for word in own] + ([run.launch.address] if run.launch and run.launch.address else [])
         places += [(run.line, address, address, is_inner, run.command.blocks) for address in addresses]
-    for line, raw, address, is_inner, blocks in places if batch.nodes > 1 else ():
+    for run in [one for one in batch.runs if one.step and one.inner is not one.command]:
+        given = [*(run.launch.options.items() if run.launch else ()), *((n, w.raw) for n, w in run.inner.assignments)]
+        drawn = [pair for pair in given if pair[0] in _SHARED and _DRAWN.search(pair[1])]
+        names = [(batch.line_of(run, name.replace("-", "_")), f"{name} {value}") for name, value in drawn]
+        places += [(line, text, text, None, run.command.blocks) for line, text in names]
+    for line, raw, address, by_task, blocks in places if batch.nodes > 1 else ():
         problems = (
+            (by_task is None, f"each node expands {address} itself, to another value: the nodes never meet"),
             (_HERE.match(address), f"each of {batch.nodes} nodes looks for the master on itself ({address})"),
-            (is_inner and _OF_TASK.search(raw), f"each task expands {raw[:40]} itself: every node is its own master"),
+            (by_task and _OF_TASK.search(raw), f"each task expands {raw[:40]} itself: every node is its own master"),
             (_NODE_LIST.fullmatch(address), f"{address} is a list such as node[01-04], not an address"),
             ("SLURM_SUBMIT_HOST" in address, "SLURM_SUBMIT_HOST is the login node, where the job runs no process"),
         )
@@ -458,7 +470,12 @@ def array_shares_folder(batch: Batch) -> Iterator[LintFinding]:
         config = run.argument(r"(?:[\w.]+\.)?(?:config|cfg)(?:[-_](?:file|path))?")
         texts = batch.read_script(run) + "\n" + ((config and batch.read_beside(config[1])) or "")
         default = _DEFAULT.search(texts) if len(texts) > 1 and "SLURM_" not in texts else None
-        pair = run.argument(OUTPUT) or (default and (default[1] or default[3], default[2] or default[4]))
+        made = [batch.resolve(word) for one in batch.script.named("mkdir") for word in one.arguments if "/" in word]
+        saved = run.argument("checkpoint|ckpt|save|model[-_]?out")
+        written = run.argument(OUTPUT) or (saved if saved and saved[1].startswith(tuple(made)) else None)
+        pair = (written and (written[0], batch.place_of(run, written[1]) or written[1])) or (
+            default and (default[1] or default[3], default[2] or default[4])
+        )
         named = run.argument(r"(?:[\w.]+\.)?\w*(?:name|tag|suffix|exp|id)")
         is_path = pair and re.match(r"[\w./~$@{\"-]*[A-Za-z]", pair[1]) and not pair[1].startswith("-")
         is_own = not pair or batch.varies(pair[1]) or (named and batch.varies(named[1]))
@@ -470,6 +487,19 @@ def array_shares_folder(batch: Batch) -> Iterator[LintFinding]:
                     f"all tasks of the array write to {pair[0]} {pair[1]}, and overwrite each other",
                 )
             ]
+        same = _same_seed(batch, run)
+        found += (
+            [
+                (
+                    batch.line_of(run, same),
+                    Severity.HIGH,
+                    f"{same} is the same in all tasks of the array, and only "
+                    "their folders and names differ: they repeat one run",
+                )
+            ]
+            if same and last - first > 1
+            else []
+        )
         for log in [one for one in run.command.redirects if re.match(r"\d?>\s*[^>&\s]*\w", one)]:
             if not batch.varies(log) and "/dev/" not in log:
                 found += [
@@ -479,6 +509,17 @@ def array_shares_folder(batch: Batch) -> Iterator[LintFinding]:
                         f"all tasks of the array write their log to {log.lstrip('12> ')}, and overwrite each other's",
                     )
                 ]
+    for command in batch.commands if first < last and last >= (batch.gpus_per_node or 8) else ():
+        shown = [word.text for name, word in command.assignments if name == "CUDA_VISIBLE_DEVICES"]
+        if any(re.fullmatch(r"\$\{?SLURM_ARRAY_TASK_ID\}?", batch.resolve(text)) for text in shown):
+            found += [
+                (
+                    command.line,
+                    Severity.HIGH,
+                    f"CUDA_VISIBLE_DEVICES is the task's id, up to {last}, but each task "
+                    f"has {batch.gpus_per_node} GPUs, from 0: the others see no GPU",
+                )
+            ]
     for command, folder in batch.deletions if runs else ():
         if not batch.varies(folder):
             found += [(command.line, Severity.HIGH, f"each task of the array deletes {folder}, where the others write")]
@@ -496,6 +537,7 @@ def array_shares_folder(batch: Batch) -> Iterator[LintFinding]:
             found.append(
                 (line, Severity.MEDIUM, f"--array={batch.value('array')} leaves one of the {count} {name} out")
             )
+    found += _repeated_points(batch, lists, first, last) if first < last else []
     for command in batch.commands if last and not first else ():
         if re.match(r"sed|awk|head|cut", command.name) and _LINE_OF_TASK.search(batch.resolve(command.text[:2000])):
             found += [
@@ -513,6 +555,48 @@ def array_shares_folder(batch: Batch) -> Iterator[LintFinding]:
             advice="include $SLURM_ARRAY_TASK_ID in it; use $((SLURM_ARRAY_TASK_ID + 1)) for line numbers",
             confidence=Confidence.LIKELY,
         )
+
+
+_OF_ID = re.compile(r"SLURM_ARRAY_TASK_ID")
+_NAMES = re.compile(
+    r"(?i)(?:[\w.]+[._-])?(?:name|tag|suffix|exp|id|dir|path|out|log|group|project|port|run|data\w*)\d*"
+)
+_POINT = re.compile(r"^\$\{(\w+)\[(.+)\]\}$")
+
+
+def _same_seed(batch: Batch, run: StartedProgram) -> str:
+    """A literal seed, as written, of a training whose tasks differ only in options of places and names; else empty."""
+    pair = run.argument(r"(?:[\w.]+\.)?(?:random[-_]?|global[-_]?)?seed")
+    exported = [(name, word.raw) for one in batch.commands for name, word in one.assignments if one.words]
+    words = [word.raw for word in run.command.words]
+    options = [
+        (words[at - 1] if "=" not in word and at else word.partition("=")[0], word) for at, word in enumerate(words)
+    ]
+    by_id = [name for name, raw in (*options, *exported) if any(map(_OF_ID.search, batch.trace(raw)))]
+    is_named = all(_NAMES.fullmatch(name.strip("-+\"'")) for name in by_id)
+    return f"{pair[0]}" if pair and re.fullmatch(r"\d+", pair[1]) and by_id and is_named else ""
+
+
+def _repeated_points(
+    batch: Batch, lists: dict[str, tuple[str, int]], first: int, last: int
+) -> list[tuple[int, Severity, str]]:
+    """Indexes into several lists that give fewer combinations than the array has tasks, although there are more."""
+    sizes = {name: len(raw[1:-1].split()) for name, (raw, _) in lists.items() if not re.search(r"[{*?\[$`\"']", raw)}
+    found = [
+        (match[1], match[2], one.line)
+        for one in batch.commands
+        for _, word in one.assignments
+        if (match := _POINT.match(word.text.strip('"'))) and match[1] in sizes
+    ]
+    texts = [re.sub(r"\$\{#(\w+)\[@\]\}", lambda size: str(sizes.get(size[1], "")), index) for _, index, _ in found]
+    texts = [re.sub(r"^\$\(\(|\)\)$", "", batch.resolve(text)) for text in texts]
+    points = {tuple(compute(re.sub(r"\$?\{?SLURM_ARRAY_TASK_ID\}?", str(at), text)) for text in texts)
+              for at in range(first, min(last, first + 500) + 1)}  # fmt: skip
+    total = prod(sizes[name] for name, _, _ in found)
+    is_known = len(found) > 1 and not any(None in point for point in points) and last - first < 500
+    message = f"the indexes give only {len(points)} of {total} combinations to {last - first + 1} tasks, several twice"
+    is_short = is_known and len(points) < min(total, last - first + 1)
+    return [(found[0][2], Severity.HIGH, message)] if is_short else []
 
 
 _INDEX = r"\$?\{?(?:SLURM_LOCALID|LOCAL_RANK|SLURM_PROCID|local_rank|LOCALID)\b"
@@ -586,14 +670,16 @@ _LOCAL = re.compile(
 def first_node_only(batch: Batch) -> Iterator[LintFinding]:
     """## What it does
     Looks for data that the batch shell of a multi-node job copies to a node's own disk, and for results that are
-    written to such a disk and never copied back.
+    written to such a disk, to a folder that the script removes, or to a container's own disk, and are copied back
+    never or only after everything has succeeded.
 
     ## Why it costs
     The other nodes have no data and fail. When the job ends, the files on a node's own disk are deleted.
 
     ## How to recognize it
     `cp`, `rsync`, `tar` or `unzip` writes to `$TMPDIR`, `/tmp`, `/dev/shm` or the like without srun; or an output
-    folder is there, with no `cp` or `rsync` after the training command.
+    folder is there, with no `cp` or `rsync` after the training command (high), or with one that a trap, a loop or the
+    background does not run (medium). Paths in a container are traced through its mounts.
 
     ## What to do
     Use `srun --ntasks=$SLURM_NNODES --ntasks-per-node=1 cp ...`, or `sbcast`. Copy results back at the end and in a
@@ -605,7 +691,7 @@ def first_node_only(batch: Batch) -> Iterator[LintFinding]:
     copies = re.compile(r"(\S*/)?(cp|rsync|tar|unzip|unsquashfs|rclone|mv|zstd|aws|gsutil|scp)$")
     moved = [run for run in batch.runs if copies.match(run.words[0])]
     last = max((run.line for run in batch.trainings), default=0)
-    found: list[tuple[int, str]] = []
+    found: list[tuple[int, Severity, str]] = []
     for run in moved if batch.nodes > 1 else ():
         target = next(
             (run.words[at + 1] for at, word in enumerate(run.words[:-1]) if word in ("-C", "-d")), run.words[-1]
@@ -614,27 +700,65 @@ def first_node_only(batch: Batch) -> Iterator[LintFinding]:
             found.append(
                 (
                     run.line,
+                    Severity.HIGH,
                     f"stages to {target} on the first node only: the other {batch.nodes - 1} nodes lack these files",
                 )
             )
-    for run in batch.trainings if batch.is_job and not batch.traps else ():
-        pair = run.argument(OUTPUT)
-        back = [copy for copy in moved if copy.line > run.line or "function" in " ".join(copy.command.blocks)]
-        if pair and _LOCAL.match(pair[1]) and not back:
-            found.append(
-                (
-                    run.line,
-                    f"--{pair[0]} {pair[1]} is on the node's own disk, and nothing copies it back: lost with the job",
-                )
+    traps = [command for trap in batch.traps for command in trap.commands]
+    ends = [one for one in batch.commands if one.line > last or "function" in " ".join(one.blocks)]
+    named = [batch.resolve(word).rstrip("/*") for one in (*ends, *traps) if one.name == "rm" for word in one.arguments]
+    removed = [folder for folder in named if len(folder) > 3 and "/" in folder]
+    for run in _run_trainings(batch) if batch.is_job else ():
+        for name, path in _find_outputs(batch, run):
+            place = batch.place_of(run, path)
+            root = next((folder for folder in removed if f"{place}/".startswith(f"{folder}/")), "")
+            is_inside = (
+                not place and _KEEPS_NOTHING.search(run.command.text) and not _KEEPS_CONTAINER.search(batch.text)
             )
-    for line, message in found:
+            copied = [copy for copy in moved if any((root or place) in word for word in copy.words[1:-1])]
+            later = [copy.command for copy in copied if copy.line > run.line or copy.command.blocks]
+            is_safe = any({*one.blocks} or one.is_background for one in later) or any(
+                copies.match(one.name) for one in traps
+            )
+            if is_inside:
+                found.append((run.line, Severity.HIGH, f"{name} {path} is in no mount of the container: lost with it"))
+            elif place and (root or _LOCAL.match(place)) and not is_safe and not _UPLOADS.search(run.command.text):
+                lost = "nothing copies it back: lost with the job"
+                late = "only the end of the script copies it back: the time limit or a failure loses all of it"
+                severity = Severity.MEDIUM if later else Severity.HIGH
+                line = later[0].line if later else batch.line_of(run, name)
+                found.append((line, severity, f"{name} {path} is on a disk of the job, and {late if later else lost}"))
+    for line, severity, message in found:
         yield LintFinding(
-            severity=Severity.HIGH,
+            severity=severity,
             line=line,
             message=message,
-            advice="srun --ntasks-per-node=1 cp ..., or sbcast; keep checkpoints on a shared file system",
+            advice="srun --ntasks-per-node=1 cp ..., or sbcast; keep checkpoints on a shared file system, or copy them "
+            "back in a trap and in the background",
             confidence=Confidence.LIKELY,
         )
+
+
+_UPLOADS = re.compile(r"upload|push|s3://|gs://|remote")
+_KEEPS_NOTHING = re.compile(r"--container-image|\s--rm\b")
+_KEEPS_CONTAINER = re.compile(r"--container-(name|save)|--container-mounts=?\s*[\"']?/:/|enroot")
+_RESULTS = re.compile(r"(?i)(?:APPTAINER|SINGULARITY)ENV_\w*(?:results|output|ckpt|checkpoint)\w*")
+
+
+def _run_trainings(batch: Batch) -> list[StartedProgram]:
+    """The trainings, and programs in a container whose name says that they train, even if they are no Python files."""
+    others = [run for run in batch.runs if run.launch is None and batch.mounts_of(run) is not None]
+    return [*batch.trainings, *(run for run in others if TRAINS.search(" ".join(run.words)))]
+
+
+def _find_outputs(batch: Batch, run: StartedProgram) -> list[tuple[str, str]]:
+    """The names and paths, as the run gets them, of the folders to which it writes."""
+    pair = run.argument(OUTPUT)
+    is_log = pair is not None and re.match(r"(?i)log|(\w*[-_.])?tensorboard", pair[0])
+    if pair is not None:
+        return [] if is_log or not re.match(r"[/$~]", pair[1]) else [(f"--{pair[0]}", batch.resolve(pair[1]))]
+    given = [entry for one in batch.commands for entry in one.assignments if batch.mounts_of(run)]
+    return [(name, batch.resolve(word.text)) for name, word in given if _RESULTS.fullmatch(name)][:1]
 
 
 _CPU_WORK = re.compile(
@@ -717,10 +841,12 @@ def container_without_gpus(batch: Batch) -> Iterator[LintFinding]:
     """
     is_contained = batch.gpus_per_node and re.search("singularity|apptainer|docker|podman", batch.text)
     is_given = is_contained and re.search(r"(singularity|apptainer)_nv|rocm|lumi|\bhip_|\bamd", batch.text.lower())
-    for run in batch.trainings if is_contained and not is_given else ():
-        prefix = " ".join(run.launch.prefixes)[:200] if run.launch else ""
-        passes = re.search(r"--(nv|nvccli|gpus|device|runtime)\b|\$", prefix)
-        if re.search(r"\b(singularity|apptainer|docker|podman)\b", prefix) and not passes:
+    for run in _run_trainings(batch) if is_contained and not is_given else ():
+        words = run.launch.prefixes if run.launch else run.words
+        prefix = " ".join(words)[:400]
+        given = [word for at, word in enumerate(words[:-1]) if word[:1] == "$" and not words[at - 1].startswith("-")]
+        passes = re.search(r"--(nv|nvccli|gpus|device|runtime)\b", prefix) or given or "NVIDIA_VISIBLE" in prefix
+        if re.search(CONTAINED, prefix) and not passes:
             yield LintFinding(
                 severity=Severity.HIGH,
                 line=run.line,

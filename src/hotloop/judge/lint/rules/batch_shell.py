@@ -53,7 +53,8 @@ def lost_exit_code(batch: Batch) -> Iterator[LintFinding]:
             (command.before in ("|", "|&") and not (batch.is_set("pipefail") or "PIPESTATUS" in batch.text),
              _MEDIUM, "this pipe returns the exit code of its last command: a failed training run counts as COMPLETED"),
             (command.before == "||" and hidden, _MEDIUM, "after || the exit code is lost: failures count as COMPLETED"),
-            (is_plain and not command.after and batch.is_set("e") and status and "set +e" not in batch.text, _MEDIUM,
+            (is_plain and not command.after and batch.is_set("e") and status and "set +e" not in batch.text,
+             _HIGH if batch.find(r"\bsbatch\s|scontrol\s+requeue") else _MEDIUM,
              f"set -e ends the script where this fails: the check of $? on line {[*status, 0][0]} never runs"),
             (command.is_background and last == "wait" and not after[-1].arguments and not keeps, _LOW,
              "wait without a process id returns 0: a failed training run counts as COMPLETED"),
@@ -426,7 +427,8 @@ def costly_setting(batch: Batch) -> Iterator[LintFinding]:
 @lint_rule("lost-environment", "tasks under srun do not get the script's environment", reads="sbatch")
 def lost_environment(batch: Batch) -> Iterator[LintFinding]:
     """## What it does
-    Looks for `#SBATCH --export=NONE` (or a list) with srun, and `srun --export=NAME` without `ALL`.
+    Looks for `#SBATCH --export=NONE` (or a list) with srun, and for `srun --export=NAME` and `sbatch --export=NAME`
+    without `ALL`.
 
     ## Why it costs
     srun takes `--export` from the job: no variable that the script exports, including PATH, reaches the tasks.
@@ -440,6 +442,21 @@ def lost_environment(batch: Batch) -> Iterator[LintFinding]:
     ## When it is wrong
     Ignore the finding if a task sets up its own environment.
     """
+    exports = [one for one in batch.commands if one.name == "export" and one.assignments]
+    for command in batch.script.named("sbatch") if exports else ():
+        lost = next((word for word in command.arguments if word.startswith("--export=")), "ALL").removeprefix(
+            "--export="
+        )
+        names = [name for one in exports for name, _ in one.assignments if one.line < command.line and name not in lost]
+        used = [name for name in names if re.search(rf"\$\{{?{name}\b", command.text)] or names
+        if names and not re.search(r"\bALL\b|\$|NIL", lost):
+            yield LintFinding(
+                severity=_HIGH,
+                line=command.at("--export=").line,
+                message=f"--export={lost[:40]} without ALL: {', '.join(used[:3])} and the rest are empty in the job",
+                advice=f"--export=ALL,{lost[:40]}",
+                confidence=Confidence.CERTAIN if used is not names else Confidence.LIKELY,
+            )
     job = batch.value("export") if "SLURM_EXPORT_ENV" not in batch.text else ""
     for run in batch.trainings:
         lost = run.step_options.get("export", "") or job

@@ -283,13 +283,23 @@ def broken_dependency(batch: Batch) -> Iterator[LintFinding]:
     ## When it is wrong
     Ignore the finding if the parts end on their own before their time limit.
     """
-    pattern = r"\bsbatch\b[^\n]*(--dependency|\s-d)|^\s*(scancel|squeue|scontrol|sacct)\b"
-    for command in batch.find(pattern) if re.search(r"sbatch\s", batch.text) else ():
-        named = r"after\w*:[\"']?\$\{?(\w+)" if command.name == "sbatch" else r"\$\{?(\w+)"
-        given = [word.text for name in re.findall(named, command.text) for word in batch.script.assigned(name)]
+    blocks = {block for one in batch.script.named("sbatch") for block in one.blocks if block.startswith("function:")}
+    submits = "|".join(["sbatch", *(re.escape(block.partition(":")[2]) for block in sorted(blocks))])
+    pattern = rf"\b({submits})\b[^\n]*(--dependency|\s-d)|^\s*(scancel|squeue|scontrol|sacct)\b"
+    calls = [command for command in batch.find(pattern) if command.words]
+    for command in calls if re.search(r"sbatch\s", batch.text) else ():
+        is_submit = re.fullmatch(submits, command.name)
+        named = r"after\w*:[\"']?\$\{?(\w+)" if is_submit else r"\$\{?(\w+)"
+        names = re.findall(named, command.text)
+        given = [word.text for name in names for word in batch.script.assigned(name)]
+        again = [
+            one.text for one in batch.commands if "loop" in one.blocks for name, _ in one.assignments if name in names
+        ]
         bare = [text for text in given if re.search(r"(?m)^(\$\(|`)\s*sbatch\b(?![^\n]*(parsable|\|))", text)]
         is_sentence = bare and not re.search(r"##\*|//[^\n]*\}|grep|awk", batch.text)
-        is_chain = "loop" in command.blocks and any("sbatch" in text for text in given)
+        is_chain = "loop" in command.blocks and any(re.search(rf"\b({submits})\b|=[\"']?\$", text) for text in again)
+        scripts = [word for word in command.arguments if re.search(r"\.(sbatch|slurm|sh)\b|(?i:script)", word)]
+        is_chain = is_chain and not any(map(batch.varies, scripts))  # no stages that need the one before
         is_own = command in batch.resubmits and re.search(r"afterok:[\"']?\$\{?SLURM_JOB_ID", command.text)
         alone = re.search(r"(?:--dependency|\s-d)[= ][\"']?\$\{?(\w+)\}?[\"']?(?=\s|$)", command.text)
         is_alone = alone and any(re.match(r"(\$\(|`)sbatch\b", text) for text in batch.trace(f"${alone[1]}"))
@@ -297,13 +307,13 @@ def broken_dependency(batch: Batch) -> Iterator[LintFinding]:
             (is_sentence, Severity.HIGH,
              f"without --parsable its id is sbatch's sentence 'Submitted batch job N': {command.name} refuses it"),
             (is_alone, Severity.HIGH, "sbatch refuses a dependency that is a bare id, without a type such as afterok:"),
-            ("afterok" in command.text and (is_chain or is_own), Severity.MEDIUM,
+            ("afterok" in command.text and (is_chain or is_own), Severity.HIGH,
              "a part that ends at its time limit has failed: with afterok, the next one never starts"),
         )  # fmt: skip
         for severity, message in [(severity, text) for is_so, severity, text in problems if is_so][:1]:
             yield LintFinding(
                 severity=severity,
-                line=command.line,
+                line=command.at(".*after(ok|any)?:").line,
                 message=message,
                 advice="sbatch --parsable, and --dependency=afterany or singleton for parts of one training run",
                 confidence=Confidence.LIKELY,

@@ -413,10 +413,11 @@ def one_core_per_task(batch: Batch) -> Iterator[LintFinding]:
         threads = batch.resolve("${OMP_NUM_THREADS:-0}")
         omp = int(threads) * (batch.processes_of(run) or 1) if threads.isdecimal() else 0
         most, what = max((workers, "DataLoader workers"), (omp, "threads (OMP_NUM_THREADS x processes)"))
-        is_many = bool(gpus and cores and most >= 2 * cores)
-        found.append(
-            (is_many, batch.line_of(run, pair[0] if pair else ""), f"{most} {what} on the {cores} CPUs of a node")
-        )
+        known = cores or (batch.count("cpus-per-task") or 0) * batch.tasks_per_node
+        is_many = bool(gpus and (cores or omp >= workers) and known and most >= 2 * known)
+        given = [one.line for one in batch.commands for name, _ in one.assignments if name == "OMP_NUM_THREADS"]
+        line = given[0] if given and omp >= workers else batch.line_of(run, pair[0] if pair else "")
+        found.append((is_many, line, f"{most} {what} on the {known} CPUs of a node"))
     for line, message in [(line, text) for is_so, line, text in found if is_so and batch.trainings][:1]:
         yield LintFinding(
             severity=Severity.MEDIUM,

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator
 
 from hotloop.core.lint import LintFinding, lint_rule
-from hotloop.judge.lint.checks import HIGH, LIKELY, LOW, MEDIUM, FieldCheck, only, table_rule
+from hotloop.judge.lint.checks import HIGH, LIKELY, LOW, MEDIUM, FieldCheck, ReadPlace, only, table_rule
 from hotloop.judge.lint.field_tables import judge_fields
 from hotloop.judge.lint.formats.settings import SettingsFile
 from hotloop.judge.lint.script_words import find_direction
@@ -53,6 +53,14 @@ def _offloads(root: Field, *devices: str) -> list[tuple[Field, int]]:
     parts = (("offload_optimizer", 1), ("offload_param", 3))
     found = [(root[f"zero_optimization.{name}"], stage) for name, stage in parts]
     return [(part, stage) for part, stage in found if part["device"].text in devices]
+
+
+_SCHEDULERS = {
+    "WarmupDecayLR": ("total_num_steps",),
+    "WarmupCosineLR": ("total_num_steps",),
+    "OneCycle": ("cycle_min_lr", "cycle_max_lr"),
+}
+"""Schedulers of DeepSpeed -> the parameters without a default."""
 
 
 DEEPSPEED_SETTINGS = table_rule(
@@ -131,6 +139,84 @@ DEEPSPEED_SETTINGS = table_rule(
                 "the GPU in each step"
             ),
             advice="false",
+        ),
+        FieldCheck(
+            at=lambda root: only(
+                root["scheduler.params.warmup_max_lr"],
+                root["scheduler.type"].text in ("WarmupLR", "WarmupDecayLR")
+                and root["optimizer.params.lr"].number is not None
+                and root["scheduler.params.warmup_max_lr"].number not in (None, root["optimizer.params.lr"].number),
+            ),
+            severity=HIGH,
+            message=(
+                "warmup_max_lr {text} replaces the lr of the optimizer, which differs: training runs at another"
+                " learning rate"
+            ),
+            advice="make warmup_max_lr equal to optimizer.params.lr",
+        ),
+        FieldCheck(
+            at=lambda root: [
+                root["scheduler.type"]
+                for kind, names in _SCHEDULERS.items()
+                if root["scheduler.type"].text == kind
+                for name in names
+                if not root["scheduler.params"][name]
+            ][:1],
+            severity=HIGH,
+            message=(
+                "{text} needs parameters that are missing (total_num_steps, cycle_min_lr, cycle_max_lr): "
+                "DeepSpeed fails when it builds the scheduler"
+            ),
+            advice="add them to scheduler.params",
+        ),
+        FieldCheck(
+            at=lambda root: [
+                field
+                for part in ("optimizer.params", "scheduler.params")
+                for _, field in root[part].items
+                if field.number is not None and field.node.style == '"'
+            ],
+            severity=HIGH,
+            message='"{text}" in quotes is a text, not a number: the optimizer or scheduler fails, or compares texts',
+            advice="remove the quotes",
+        ),
+        FieldCheck(
+            at=lambda root: only(root["amp"], root["amp.enabled"].is_true and root["zero_optimization.stage"].amount),
+            severity=HIGH,
+            message="amp with ZeRO is refused: DeepSpeed supports only fp16 and bf16 there",
+            advice="bf16: enabled, and remove amp",
+        ),
+        FieldCheck(
+            at=lambda root: [
+                field
+                for field in root.all("train_batch_size|train_micro_batch_size_per_gpu|gradient_accumulation_steps")
+                if root["elasticity.enabled"].is_true
+                and not root["elasticity.ignore_non_elastic_batch_info"].is_true
+                and field.number
+            ][:1],
+            severity=HIGH,
+            message="elasticity with a batch size of its own ({text}) is refused: elasticity computes the batch sizes",
+            advice="remove the batch sizes, or ignore_non_elastic_batch_info: true",
+        ),
+        FieldCheck(
+            at=lambda root: only(
+                root["data_types.grad_accum_dtype"],
+                root["data_types.grad_accum_dtype"].text in ("fp16", "bf16")
+                and root["gradient_accumulation_steps"].amount >= 8,
+            ),
+            severity=MEDIUM,
+            message="gradients are accumulated in {text} over many micro batches: small ones are rounded away",
+            advice="grad_accum_dtype: fp32",
+        ),
+        FieldCheck(
+            at=when("checkpoint.use_node_local_storage", lambda field: field.is_true),
+            severity=MEDIUM,
+            message=(
+                "use_node_local_storage: each node keeps its shards of the checkpoint on its own disk: on other"
+                " nodes, the run cannot be resumed"
+            ),
+            advice="use_node_local_storage: false, with a shared file system",
+            confidence=LIKELY,
         ),
         FieldCheck(
             at=when("fp16.loss_scale", lambda field: field.amount > 0),
@@ -431,13 +517,64 @@ LIGHTNING_SETTINGS = table_rule(
             confidence=LIKELY,
         ),
         FieldCheck(
-            at=when("limit_val_batches", lambda field: _is_part(field) and field.amount < 5),
+            at=when(
+                "limit_val_batches", lambda field: _is_part(field) and (field.amount < 0.1 or 1 <= field.amount < 5)
+            ),
             severity=MEDIUM,
             message=(
                 "limit_val_batches: {text}: the validation that chooses the best checkpoint sees a fraction of its data"
             ),
             advice="remove limit_val_batches",
             confidence=LIKELY,
+        ),
+        FieldCheck(
+            at=lambda root: only(
+                root["max_epochs"],
+                root["max_epochs"].text == "-1"
+                and (root["max_steps"].text or "-1") == "-1"
+                and not root["max_time"]
+                and "EarlyStopping" not in " ".join(root.texts("callbacks.*.class_path")),
+            ),
+            severity=HIGH,
+            message="max_epochs: -1 without max_steps, max_time or EarlyStopping: training never ends",
+            advice="max_steps, or a number of epochs",
+            confidence=LIKELY,
+        ),
+        FieldCheck(
+            at=lambda root: [
+                field
+                for field in (
+                    root["check_val_every_n_epoch"],
+                    *(saved["every_n_epochs"] for saved in _checkpoints(root)),
+                )
+                if 0 < root["max_epochs"].amount < field.amount
+            ],
+            severity=HIGH,
+            message="every {text} epochs is more than max_epochs: it never validates or saves",
+            advice="a number below max_epochs",
+        ),
+        FieldCheck(
+            at=lambda root: only(
+                root["limit_val_batches"],
+                root["limit_val_batches"].text in ("0", "0.0")
+                and any(re.search("val", name) for name in root.texts("callbacks.*.init_args.monitor")),
+            ),
+            severity=HIGH,
+            message=(
+                "limit_val_batches: 0 runs no validation, but a callback monitors its metric: it fails, or "
+                "saves nothing"
+            ),
+            advice="remove limit_val_batches",
+        ),
+        FieldCheck(
+            at=lambda root: [
+                root["logger"]
+                for path in root.texts("callbacks.*.class_path")
+                if root["logger"].text == "false" and "LearningRateMonitor" in path
+            ],
+            severity=HIGH,
+            message="LearningRateMonitor needs a logger, and logger is {text}: MisconfigurationException at the start",
+            advice="remove the callback, or set a logger",
         ),
         FieldCheck(
             at=when("detect_anomaly", lambda field: field.is_true),
@@ -555,6 +692,14 @@ LIGHTNING_SETTINGS = table_rule(
 )
 
 
+SIZE = re.compile(r"(\d+(?:\.\d+)?) ?(TB|TiB|GB|GiB)\b")
+
+
+def _stated_gb(notes: str) -> float:
+    """The largest amount of data that a comment states, in GB."""
+    return max((float(size[1]) * (1000 if size[2][0] == "T" else 1) for size in SIZE.finditer(notes)), default=0.0)
+
+
 SKYPILOT_SETTINGS = table_rule(
     "skypilot-settings",
     "SkyPilot task settings waste money or are refused",
@@ -575,9 +720,10 @@ SKYPILOT_SETTINGS = table_rule(
     """,
     reads="skypilot",
     each="documents",
+    about=lambda file, task: [(task, _stated_gb(file.notes))],
     checks=(
         FieldCheck(
-            at=lambda task: [
+            at=lambda task, stated_gb: [
                 value
                 for path, value in task["file_mounts"].items
                 if re.match(r"(/|/usr|/etc|/bin|/root|/home|/var|/opt|~|~/|/lib)/?$", path)
@@ -587,14 +733,57 @@ SKYPILOT_SETTINGS = table_rule(
             advice="mount it at a separate folder, such as /data",
         ),
         FieldCheck(
-            at=lambda task: only(task["resources.disk_size"], 0 < task["resources.disk_size"].amount < 30),
+            at=lambda task, stated_gb: [
+                mode
+                for mode in task.all("file_mounts.*.mode")
+                if mode.text == "COPY" and 0 < (task["resources.disk_size"].number or 256) < stated_gb
+            ][:1],
+            severity=HIGH,
+            message=(
+                "mode COPY downloads the bucket onto disk_size, which is smaller than the data that a comment "
+                "states: the launch fails"
+            ),
+            advice="mode: MOUNT, or a larger disk_size",
+            confidence=LIKELY,
+        ),
+        FieldCheck(
+            at=lambda task, stated_gb: [
+                ReadPlace(task["run"].first_line + (task["run"].text or "").count("\n", 0, use.start()), f"${use[1]}")
+                for use in re.finditer(r"\$\{?(\w+)\}?(?!:?-)", task["run"].text or "")
+                if re.search(rf"(?m)^\s*export {use[1]}=", task["setup"].text or "")
+                and not re.search(rf"(?m)\b{use[1]}=|for {use[1]} |bashrc|profile", task["run"].text or "")
+                and use[1] not in (*dict(task["envs"].items), *dict(task["secrets"].items), "PATH", "HOME")
+                and "bashrc" not in (task["setup"].text or "")
+            ][:1],
+            severity=HIGH,
+            message="{text} is exported in setup, which is another shell: it is empty in run",
+            advice="put it under envs, or export it in run",
+        ),
+        FieldCheck(
+            at=lambda task, stated_gb: only(
+                task["run"],
+                re.search(r"(?m)^\s*(uv venv|python\S* -m venv|virtualenv |conda create)", task["setup"].text or "")
+                and re.search(r"(?m)^\s*(exec )?(torchrun|python3?|accelerate|deepspeed)\s", task["run"].text or "")
+                and not re.search(r"activate|uv run|conda run|PATH=|(^|\s)(source|\.) ", task["run"].text or "")
+                and not re.search(r"bashrc|profile|--system|PATH=", task["setup"].text or ""),
+            ),
+            severity=HIGH,
+            message=(
+                "setup creates an environment, but run does not activate it: run is another shell, whose Python"
+                " lacks the packages"
+            ),
+            advice="source the environment's bin/activate in run",
+            confidence=LIKELY,
+        ),
+        FieldCheck(
+            at=lambda task, stated_gb: only(task["resources.disk_size"], 0 < task["resources.disk_size"].amount < 30),
             severity=MEDIUM,
             message="disk_size {text} GB: the image alone takes most of it, and the first checkpoint fills the disk",
             advice="disk_size: 256 or more",
             confidence=LIKELY,
         ),
         FieldCheck(
-            at=lambda task: [
+            at=lambda task, stated_gb: [
                 mode for mode in task.all("file_mounts.*.mode") if mode.text not in ("MOUNT", "COPY", "MOUNT_CACHED")
             ],
             severity=HIGH,
@@ -602,7 +791,7 @@ SKYPILOT_SETTINGS = table_rule(
             advice="MOUNT, COPY or MOUNT_CACHED",
         ),
         FieldCheck(
-            at=lambda task: only(
+            at=lambda task, stated_gb: only(
                 task["run"],
                 re.search(r"sleep infinity|tail -f /dev/null", task["run"].text or "")
                 and task["resources.accelerators"],

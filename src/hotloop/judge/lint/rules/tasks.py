@@ -11,7 +11,7 @@ from hotloop.judge.lint.launch_lines import LaunchLine
 from hotloop.judge.lint.shell import ShellCommand
 from hotloop.judge.lint.tasks import TRAINS, Task
 
-JOBS = "kubernetes skypilot dstack"
+JOBS = "kubernetes skypilot dstack compose"
 LOCAL = re.compile(r"(localhost|127\.\d+\.\d+\.\d+|0\.0\.0\.0|::1)?(:\d+)?$")
 KNOWS_NODES = re.compile(
     r"NODE_?RANK|NODE_?S?_IPS?\b|NODES_NUM|NUM_NODES|NNODES|MASTER_|WORLD_SIZE|\bRANK\b|INDEX|HOSTFILE|(?i:\bray\b|mpi|hostname)"
@@ -114,7 +114,8 @@ LONE_NODES = table_rule(
         ),
         FieldCheck(
             at=lambda task, command, launch: only(
-                command, launch.nodes and task.nodes and launch.nodes != task.nodes and launch.launcher != "deepspeed"
+                command.at("--(nnodes|num[-_]machines)"),
+                launch.nodes and task.nodes and launch.nodes != task.nodes and launch.launcher != "deepspeed",
             ),
             severity=HIGH,
             message=(
@@ -125,7 +126,7 @@ LONE_NODES = table_rule(
         ),
         FieldCheck(
             at=lambda task, command, launch: only(
-                command,
+                command.at("--(node|machine)[-_]rank"),
                 _meets(task, launch)
                 and launch.options.get("node-rank", "").isdecimal()
                 and not re.search(
@@ -187,8 +188,10 @@ def _visible(task: Task, launch: LaunchLine) -> int | None:
     return None if "$" in shown else len([one for one in shown.split(",") if one.strip() not in ("", "-1")])
 
 
+_SPLIT, _COUNT = "--(tensor|tp)", "--(nproc|num[-_](processes|gpus))"
 SPREADS = re.compile(r"--?nnodes|dist-init-addr|\bray|node[-_]rank|headless|multi[-_]?node")
 """Texts of a server that splits its model over several pods."""
+_TOTALS = r"DSTACK_GPUS_NUM|WORLD_SIZE|TOTAL_GPUS|NUM_GPUS_TOTAL"
 SERVER = LaunchLine(launcher="", script="", is_module=False, arguments=())
 """The name for a program that is not a Python script."""
 PROCESSES_AND_GPUS = table_rule(
@@ -221,7 +224,7 @@ PROCESSES_AND_GPUS = table_rule(
     checks=(
         FieldCheck(
             at=lambda task, command, launch: only(
-                command, task.tensor_parallel > task.gpus and not SPREADS.search(task.text)
+                command.at(_SPLIT), task.tensor_parallel > task.gpus and not SPREADS.search(task.text)
             ),
             severity=HIGH,
             message=("--tensor-parallel-size exceeds the {0.gpus} requested GPUs: the server fails when it starts"),
@@ -229,7 +232,7 @@ PROCESSES_AND_GPUS = table_rule(
         ),
         FieldCheck(
             at=lambda task, command, launch: only(
-                command,
+                command.at(_SPLIT),
                 0 < task.tensor_parallel < task.gpus
                 and not re.search(r"pipeline|data[-_]parallel|--[pd]p\b|expert|replica", task.text),
             ),
@@ -239,19 +242,47 @@ PROCESSES_AND_GPUS = table_rule(
             confidence=LIKELY,
         ),
         FieldCheck(
+            at=lambda task, command, launch: only(
+                command.at(_COUNT),
+                task.nodes > 1
+                and launch.launcher == "torchrun"
+                and re.search(_TOTALS, launch.options.get("nproc-per-node", "")),
+            ),
+            severity=HIGH,
+            message=(
+                "{2.options[nproc-per-node]} counts the GPUs of all {0.nodes} nodes: each node starts too many "
+                "processes, and those without a GPU fail (invalid device ordinal)"
+            ),
+            advice="$DSTACK_GPUS_PER_NODE, $SKYPILOT_NUM_GPUS_PER_NODE",
+        ),
+        FieldCheck(
+            at=lambda task, command, launch: only(
+                command.at(_COUNT),
+                task.nodes > 1
+                and launch.launcher == "accelerate"
+                and re.search(r"GPUS_PER_NODE", launch.options.get("num-processes", "")),
+            ),
+            severity=HIGH,
+            message=(
+                "--num_processes {2.options[num-processes]} counts the GPUs of one node, but accelerate takes the "
+                "total of all {0.nodes} nodes: the others stay idle, or it is refused"
+            ),
+            advice="--num_processes $((NODES * GPUS_PER_NODE))",
+        ),
+        FieldCheck(
             at=lambda task, command, launch: only(command, (_visible(task, launch) or 99) < task.gpus),
             severity=HIGH,
             message="CUDA_VISIBLE_DEVICES hides some of {0.gpus} GPUs: they stay idle",
             advice="remove CUDA_VISIBLE_DEVICES",
         ),
         FieldCheck(
-            at=lambda task, command, launch: only(command, (task.processes or 0) > task.gpus),
+            at=lambda task, command, launch: only(command.at(_COUNT), (task.processes or 0) > task.gpus),
             severity=HIGH,
             message="{0.processes} processes and {0.gpus} GPUs: those without a GPU fail (invalid device ordinal)",
             advice="--nproc-per-node={0.gpus}, or ask for {0.processes} GPUs",
         ),
         FieldCheck(
-            at=lambda task, command, launch: only(command, 0 < (task.processes or 0) <= task.gpus / 2),
+            at=lambda task, command, launch: only(command.at(_COUNT), 0 < (task.processes or 0) <= task.gpus / 2),
             severity=HIGH,
             message=(
                 "{0.processes} of {0.gpus} GPUs get a process (--nproc-per-node, --num_processes): the others stay idle"
@@ -259,7 +290,9 @@ PROCESSES_AND_GPUS = table_rule(
             advice="--nproc-per-node={0.gpus}, or ask for fewer GPUs",
         ),
         FieldCheck(
-            at=lambda task, command, launch: only(command, task.gpus / 2 < (task.processes or 0) < task.gpus),
+            at=lambda task, command, launch: only(
+                command.at(_COUNT), task.gpus / 2 < (task.processes or 0) < task.gpus
+            ),
             severity=MEDIUM,
             message=(
                 "{0.processes} of {0.gpus} GPUs get a process (--nproc-per-node, --num_processes): the others stay idle"
@@ -574,7 +607,7 @@ SPOT_WITHOUT_RETRY = table_rule(
     each="tasks",
     about=lambda file, task: (
         [(task, f"{task.text} {' '.join(mount.path for mount in task.mounts)}")]
-        if task.spot_line is not None and task.is_training
+        if task.spot_line is not None and (task.is_training or task.gpus)
         else []
     ),
     checks=(
@@ -588,7 +621,9 @@ SPOT_WITHOUT_RETRY = table_rule(
             advice="allow retries: backoffLimit, retry with on_events: [interruption], sky jobs launch",
         ),
         FieldCheck(
-            at=lambda task, shown: only(ReadPlace(task.spot_line, ""), task.retries and not _SAVES.search(shown)),
+            at=lambda task, shown: only(
+                ReadPlace(task.spot_line, ""), task.is_training and task.retries and not _SAVES.search(shown)
+            ),
             severity=HIGH,
             message="on spot machines without a checkpoint: each interruption restarts training from scratch",
             advice="save to a volume or bucket, and resume from the newest checkpoint",
@@ -597,7 +632,11 @@ SPOT_WITHOUT_RETRY = table_rule(
         FieldCheck(
             at=lambda task, shown: only(
                 ReadPlace(task.spot_line, ""),
-                task.retries and task.options and _SAVES.search(shown) and not _RESUMES.search(shown),
+                task.is_training
+                and task.retries
+                and task.options
+                and _SAVES.search(shown)
+                and not _RESUMES.search(shown),
             ),
             severity=MEDIUM,
             message=(
@@ -758,7 +797,7 @@ PLAIN_SECRET = table_rule(
     ## When it is wrong
     Ignore the finding if the value is public, such as a key for a local test.
     """,
-    reads=JOBS,
+    reads="kubernetes skypilot dstack",
     each="tasks",
     checks=(
         FieldCheck(

@@ -9,6 +9,7 @@ from hotloop.core.lint import LintFinding, lint_rule
 from hotloop.judge.lint.checks import HIGH, LIKELY, LOW, MEDIUM, FieldCheck, ReadPlace, only, table_rule
 from hotloop.judge.lint.field_tables import GIVEN, judge_fields
 from hotloop.judge.lint.formats.manifests import BUILT_IN, GPUS, Manifests, Pod, find_pods, quantity, read_all
+from hotloop.judge.lint.rules.operators import is_finite_training
 from hotloop.judge.lint.yaml_fields import Field
 
 REMOVED = frozenset(
@@ -201,11 +202,15 @@ def _evictions(job: Field) -> list[Field]:
     ]
 
 
-def _asks_index(pod: Field) -> list[Field]:
+def _asks_index(pod: Field) -> list[ReadPlace]:
     """Where a pod's containers read the index of an indexed Job."""
     words = pod.all("containers.*.command|args.*") + pod.all("containers.*.env.*.value")
     words += pod.all("containers.*.env.*.valueFrom.fieldRef.fieldPath")
-    return [word for word in words if re.search(r"JOB_COMPLETION_INDEX|job-completion-index", word.text or "")]
+    asked = re.compile(r"JOB_COMPLETION_INDEX|job-completion-index")
+    found = [(word, match) for word in words if (match := asked.search(word.text or ""))]
+    return [
+        ReadPlace(word.first_line + (word.text or "").count("\n", 0, match.start()), match[0]) for word, match in found
+    ]
 
 
 def _is_rendezvous(pod: Field) -> bool:
@@ -322,7 +327,7 @@ def _uses_gpus(one: Field) -> bool:
 def _trains(pod: Pod) -> bool:
     """Whether a pod does nothing but train on GPUs."""
     ports = pod.spec.all("containers.*.ports|readinessProbe")
-    return pod.is_training and pod.gpu_count > 0 and not ports
+    return pod.is_training and pod.gpu_count > 0 and (not ports or is_finite_training(pod))
 
 
 def _members(one: Field) -> float:
@@ -702,6 +707,16 @@ def _selected(manifests: Manifests, one: Field) -> list[Pod]:
     return [pod for pod in pods if wanted and all(pod.labels.get(key) == text for key, text in wanted)]
 
 
+def _kept(manifests: Manifests, budget: Field) -> float:
+    """The replicas that a budget protects, at least those that an autoscaler keeps."""
+    pods = [pod for pod in _selected(manifests, budget) if _controllers(pod.owner)]
+    scalers = manifests.find("HorizontalPodAutoscaler") + manifests.find("ScaledObject")
+    owners = [pod.owner.node for pod in pods]
+    mine = [one for one in scalers if any(target.node in owners for target in _target(manifests, one))]
+    most = [one["spec.minReplicas"].amount for one in mine] + [one["spec.minReplicaCount"].amount for one in mine]
+    return max([*(pod.count for pod in pods), *most], default=1e9)
+
+
 BLOCKING_BUDGET = table_rule(
     "blocking-budget",
     "a disruption budget does not allow any eviction",
@@ -729,9 +744,7 @@ BLOCKING_BUDGET = table_rule(
                 *only(one["spec.maxUnavailable"], one["spec.maxUnavailable"].text in NONE),
                 *only(
                     one["spec.minAvailable"],
-                    one["spec.minAvailable"].text == "100%"
-                    or one["spec.minAvailable"].amount
-                    >= max([pod.count for pod in _selected(manifests, one) if _controllers(pod.owner)], default=1e9),
+                    one["spec.minAvailable"].text == "100%" or one["spec.minAvailable"].amount >= _kept(manifests, one),
                 ),
             ],
             severity=MEDIUM,
@@ -841,7 +854,10 @@ def _unselected(manifests: Manifests, one: Field) -> list[Field]:
     keys = {key for pod in manifests.pods for key in pod.labels}
     jobs = [pod.owner["metadata.name"].text for pod in manifests.pods if pod.kind in ("Job", "PyTorchJob", "JobSet")]
     names = [value for key, value in wanted.items() if key.endswith("job-name") and jobs and value.text not in jobs]
-    is_missed = bool(wanted) and keys >= {*wanted} and not _selected(manifests, one)
+    servers = [pod.owner["metadata.name"].text for pod in manifests.pods if _controllers(pod.owner)]
+    is_added = any("/" in key and not key.startswith("app.kubernetes.io") for key in wanted)
+    is_named = one["metadata.name"].text in servers and not is_added
+    is_missed = bool(wanted) and (keys >= {*wanted} or is_named) and not _selected(manifests, one)
     return names or [one["spec.selector"]] * is_missed
 
 
