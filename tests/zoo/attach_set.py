@@ -28,7 +28,7 @@ sys.path[:0] = [str(ROOT / "src")]
 
 from hotloop.evidence.snapshot.proc import descendants, list_processes  # noqa: E402
 
-READY_S = 120.0
+READY_S = 300.0
 
 
 def main() -> int:

@@ -1,4 +1,4 @@
-"""hotloop trace: the same diagnosis from files that a profiler wrote, or the result of a query."""
+"""hotloop trace: the same diagnosis from files that a profiler wrote."""
 
 from __future__ import annotations
 
@@ -76,11 +76,6 @@ OPTIONS = (
         help="the lowest utilization that you accept, such as utilization=0.8, sm_active=0.5 or mfu=0.4; a lower "
         "value is a finding",
     ),
-    option("--sql", metavar="QUERY", help="print the result of an SQL query over the traces instead of a report"),
-    option(
-        "--sql-format", choices=("table", "csv", "json"), default="table", help="format of the result (default: table)"
-    ),
-    option("--sql-rows", type=int, metavar="N", help="number of rows, 0 for all (default: 50 for a table, else all)"),
     WORKERS,
     option("--exit-zero", action="store_true", help="exit with 0 even if a serious problem was found"),
 )
@@ -92,7 +87,6 @@ def execute(arguments: argparse.Namespace) -> int:
     check_outputs(arguments.json, arguments.html)
     check_counts(arguments, "top", "workers")
     _check_targets(arguments)
-    _check_query(arguments)
     _check_changes(arguments)
     if any(is_memory_file(path) for path in arguments.paths):
         return _report_memory(arguments)
@@ -101,8 +95,6 @@ def execute(arguments: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory(prefix="hotloop-") as fetched:
         progress = _show_progress() if sys.stderr.isatty() and not arguments.quiet else None
         paths = [_fetch(path, Path(fetched) / str(at), progress) for at, path in enumerate(arguments.paths)]
-        if arguments.sql is not None:
-            return _answer(arguments, paths, progress)
         return _report(arguments, paths, progress)
 
 
@@ -129,23 +121,6 @@ def _report(arguments: argparse.Namespace, paths: list[str | Path], progress: Pr
     return 1 if has_serious_fault(report) and not arguments.exit_zero else 0
 
 
-def _answer(arguments: argparse.Namespace, paths: list[str | Path], progress: Progress | None) -> int:
-    from hotloop.cli.answer import print_answer
-    from hotloop.evidence.analyze.timeline.classes import CLASS_NAMES
-    from hotloop.evidence.analyze.timeline.event_tables import tabulate_events
-    from hotloop.evidence.trace.query import query_traces
-
-    with query_traces(
-        paths,
-        arguments.sql,
-        tabulate_events,
-        CLASS_NAMES,
-        progress=progress,
-    ) as answer:
-        print_answer(answer, form=arguments.sql_format, rows=arguments.sql_rows, stream=sys.stdout)
-    return 0
-
-
 def _check_targets(arguments: argparse.Namespace) -> None:
     """Raises UsageError before any work is done: an output must not replace a trace."""
     paths = {Path(path).resolve() for path in arguments.paths}
@@ -155,23 +130,11 @@ def _check_targets(arguments: argparse.Namespace) -> None:
             raise UsageError(f"--{name} {given} would overwrite the trace; give another name")
 
 
-def _check_query(arguments: argparse.Namespace) -> None:
-    if arguments.sql is None:
-        return
-    for name in ("json", "html"):
-        if getattr(arguments, name) is not None:
-            raise UsageError(f"--sql makes no report; remove --{name}")
-    if arguments.sql_rows is not None and arguments.sql_rows < 0:
-        raise UsageError(f"--sql-rows {arguments.sql_rows}: give a number of at least 0")
-
-
 def _check_changes(arguments: argparse.Namespace) -> None:
     if not arguments.what_if:
         return
     from hotloop.evidence.analyze.timeline.what_if import parse_change
 
-    if arguments.sql is not None:
-        raise UsageError("--sql makes no report; remove --what-if")
     for change in arguments.what_if:
         parse_change(change)
 
@@ -187,11 +150,8 @@ def _report_memory(arguments: argparse.Namespace) -> int:
     missing = [path for path in arguments.paths if not Path(path).is_file()]
     if missing:
         raise UsageError(f"{missing[0]} is not a file; give a snapshot (.pickle)")
-    for name in ("what_if", "sql"):
-        if getattr(arguments, name):
-            raise UsageError(
-                f"--{name.replace('_', '-')} cannot be used with memory files, which contain no steps or trace events"
-            )
+    if arguments.what_if:
+        raise UsageError("--what-if cannot be used with memory files, which contain no steps or trace events")
     command = redact_command(("hotloop", "trace", *arguments.paths))
     show_report(report_memory_files([Path(path) for path in arguments.paths], command), arguments, sys.stdout)
     return 0

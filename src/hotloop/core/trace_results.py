@@ -3,9 +3,8 @@ database."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from .trace import TraceFacts, TraceNote
 
@@ -34,20 +33,3 @@ class ReducedTraces(Generic[R]):
 
     traces: tuple[ReducedTrace[R], ...]
     notes: tuple[TraceNote, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EventTables:
-    """A trace's steps and device work, for a database. -1 means unknown."""
-
-    step_source: str | None
-    """How steps were found; None if the trace shows none."""
-    step: Int64s
-    """Number of the step of each event."""
-    device_rows: Int64s
-    """The events that are device work; the next three columns have an entry for each."""
-    kind: Int8s
-    launch_row: Int64s
-    operator_row: Int64s
-    steps: Sequence[tuple[Any, ...]]
-    """Rows of the table of steps, without the rank."""
