@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from .cases import batch, manifests, settings
-from .cases.near import PAIRS
+from .cases import batch, manifests, near, needs, settings
 from .cases.rows import ROWS
 from .cases.texts import change
 from .test_rules import lint_text
 
 ALL = [*ROWS, *batch.ROWS, *manifests.ROWS, *settings.ROWS]
+PAIRS = [*near.PAIRS, *needs.PAIRS]
 
 
 @pytest.mark.parametrize(
@@ -29,12 +29,12 @@ def test_a_row_finds_its_fault(
 
 
 @pytest.mark.parametrize(
-    ("kind", "rule", "faulty", "near"), PAIRS, ids=[f"{row[1]}-{at}" for at, row in enumerate(PAIRS)]
+    ("kind", "rule", "faulty", "sound"), PAIRS, ids=[f"{row[1]}-{at}" for at, row in enumerate(PAIRS)]
 )
-def test_what_is_near_a_fault_is_not_serious(kind: str, rule: str, faulty: str, near: str, tmp_path: Path) -> None:
+def test_what_is_near_a_fault_is_not_serious(kind: str, rule: str, faulty: str, sound: str, tmp_path: Path) -> None:
     serious = [
         {one.rule for one in lint_text(text, kind, tmp_path) if one.severity.value in ("high", "medium")}
-        for text in (faulty, near)
+        for text in (faulty, sound)
     ]
     assert rule in serious[0]
     assert rule not in serious[1]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from . import batch, dockerfiles, manifests, scripts, settings, tasks
+from . import batch, dockerfiles, manifests, needs, scripts, settings, tasks
 from .rows import QUEUED
 from .texts import WARNED, change
 
 CASES: dict[str, tuple[str, str]] = {**scripts.CASES, **dockerfiles.CASES, **batch.CASES, **manifests.CASES}
-CASES |= tasks.CASES | settings.CASES
+CASES |= tasks.CASES | settings.CASES | needs.CASES
 CASES["unadmitted-job"] = (change(QUEUED, "queue-name: main", "queue-name: other"), QUEUED)
 
 BESIDE = {"unhandled-signal": {"job.sbatch": WARNED}}

@@ -355,7 +355,7 @@ SOUND = (
     f"{TORCH}RUN {APT} git {CLEAN} && pip install --no-cache-dir "
     "'a @ git+ssh://git@e.org/o/a.git@0123456789abcdef0123456789abcdef01234567' 'b @ git+https://e.org/b@rel-1.2'\n",
     f"{SLIM}ENV HF_HUB_OFFLINE=1\nRUN useradd -M app && pip install --no-cache-dir wandb==0.19\nUSER app\n",
-    f'{SLIM}CMD ["gunicorn", "-w", "4", "app:app"]\n',
+    f'{SLIM}CMD ["gunicorn", "-b", ":80", "-w", "4", "app:app"]\n',
     "# on GPUs\nFROM condaforge/miniforge3:24.11.3-0\nENV CONDA_OVERRIDE_CUDA=12.6\n"
     "RUN conda install -y -c conda-forge pytorch-gpu=2.5 && conda clean -afy\n",
     f'{TORCH}ENTRYPOINT ["tini", "-g", "--"]\nCMD python train.py | tee log\n',

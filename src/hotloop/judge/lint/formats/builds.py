@@ -57,6 +57,11 @@ CPU = re.compile(
 )
 GPU = re.compile(r"(?i)cuda|nccl|\bgpus?\b|rocm|device_map|accelerat|lightning|\w*Trainer\(|vllm|sglang")
 BRINGS_CUDA = re.compile(r"(?m)^(torch|sentence[-_]transformers|easyocr|openai-whisper|ultralytics)")
+NEEDS = re.compile(
+    r"^(import|from|def|class|async def) |torch\.compile|cuda|from_pretrained|snapshot_download|torch\.load"
+    r"|create_model|nvc\."
+)
+"""Lines of code that show what a program needs, and where functions begin."""
 MOST_SCRIPTS = 200
 IMPORT = re.compile(r"(?m)^(?:from|import) +([\w.]+)(?: +import +(\w+))?")
 ENVIRONMENT = re.compile(
@@ -288,6 +293,12 @@ class DockerBuild:
         return "\n".join(text for _, text in self.modules)
 
     @cached_property
+    def uses(self) -> str:
+        """The requirements of all layers, then the lines of the copied code that say what it needs when it runs."""
+        wanted = [line for layer in self.layers[:MOST_LAYERS] for _, lines in layer.wanted for line in lines]
+        return "\n".join((*wanted, *(line for line in self.code.split("\n") if NEEDS.search(line))))
+
+    @cached_property
     def device(self) -> str:
         """The device on which the Dockerfile and its code run, as far as they show it: ``gpu``, ``cpu``, or empty."""
         text = f"{self.text}\n{self.code}"
@@ -433,15 +444,23 @@ def list_texts(layer: Layer) -> list[tuple[str, str, int]]:
     all requirements of an install; CPU-PACKAGES: those of an image for CPUs; CONDA: packages that conda installs
     for GPUs, with their file; BROUGHT: one requirement of a stage whose environment is copied; SH: the unquoted
     text for /bin/sh; EXEC: a JSON array without a shell; ENV, ARG, LABEL: one pair. Any other instruction is the
-    kind of its arguments; FROM has the text of all later instructions, if it names devel.
+    kind of its arguments; FROM has the text of all later instructions, if it names devel. RUN-FILE: a
+    command, with the Python file that it starts; FROM-, USER-, ENV-, START-USES: the text, with the requirements and
+    what the code needs.
     """
     one = layer.instruction
     if one.name == "FROM" and layer.build.dockerfile.find_stage(layer.stage.base) not in (None, layer.stage):
         return []
+    uses = f"\t\n{layer.build.uses}"
     if layer.pairs:
-        return [(one.name, f"{name}={value}", layer.line) for name, value in layer.pairs]
+        texts = [(one.name, f"{name}={value}", _find_pair(layer, name)) for name, value in layer.pairs]
+        return [*texts, *((f"{kind}-USES", text + uses, line) for kind, text, line in texts)]
     kind = {"RUN": "RUN", "CMD": "START", "ENTRYPOINT": "START"}.get(one.name, "")
     found = [(kind, command.plain, command.line) for command in layer.commands]
+    found += [("START-USES", text + uses, line) for _, text, line in found if kind == "START"]
+    found += [("RUN-FILE", f"{one.plain}\t{_read_program(layer, one)}", one.line) for one in layer.commands]
+    if one.name in ("FROM", "USER"):
+        found.append((f"{one.name}-USES", one.script + uses, layer.line))
     if kind == "RUN" and layer.user not in ("root", "0", "") and "$" not in layer.user:
         found += [("USER-RUN", " ".join(command.shell.text.split()), command.line) for command in layer.commands]
     loud = [one for one in layer.commands if one.words and one.name not in QUIET]
@@ -487,6 +506,19 @@ def list_texts(layer: Layer) -> list[tuple[str, str, int]]:
         _read_later(layer.build) if one.name == "FROM" and "devel" in one.script else ""
     )
     return [*found, (one.name if not kind else f"{one.name}-TEXT", one.script + later, layer.line)]
+
+
+def _find_pair(layer: Layer, name: str) -> int:
+    """The line of a name of ENV, ARG or LABEL."""
+    return next(
+        (number for number, text in layer.instruction.lines if re.search(rf"\b{re.escape(name)}\b", text)), layer.line
+    )
+
+
+def _read_program(layer: Layer, command: BuildCommand) -> str:
+    """The text of the Python file of the context that a RUN starts; empty if there is none."""
+    named = re.match(r"python[\d.]* (?:-\w+ )*([\w./-]+\.py)\b", command.plain) if layer.name == "RUN" else None
+    return (layer.build.read_file(layer, command.locate(named[1])) if named else None) or ""
 
 
 def _read_later(build: DockerBuild) -> str:

@@ -23,6 +23,7 @@ from hotloop.judge.lint.python_code import (
     Scope,
     constant,
     dotted,
+    keyword,
     parse_module,
     start_of,
 )
@@ -65,6 +66,8 @@ _TAKES_LOSS = re.compile(r"(?i)accelerator|fabric|engine|manual|strategy|booster
 _FIELDS = frozenset(("loss", "logits", "last_hidden_state", "hidden_states", "T", "mT", "real", "values"))
 _SHAPES = ("squeeze", "view", "flatten", "reshape", "float", "contiguous")
 _JOINS = (ast.BinOp, ast.BoolOp, ast.UnaryOp, ast.Starred, ast.Tuple, ast.List)
+MOST_SLICE = 300
+"""The most expressions of a slice."""
 NO_GRAD = (".no_grad", ".inference_mode")
 PARAMETERS = ("parameters", "named_parameters", "params_groups")
 
@@ -352,6 +355,47 @@ class LintedScript(ValueFlow):
             todo += more
             found += [] if more else [node]
         return found
+
+    def slice(self, value: ast.AST, *, models: bool = False) -> list[ast.AST]:
+        """The expressions from which a value is computed, through names and functions; it ends where a value loses its
+        gradient, and at the arguments of functions and layers of this file. ``models``: through forward methods."""
+        found: dict[ast.AST, None] = {}
+        todo: list[tuple[ast.AST, int | None]] = [(value, None)]
+        while todo and len(found) < MOST_SLICE:
+            node, at = todo.pop()
+            if node in found or isinstance(node, ast.Lambda):
+                continue
+            found[node] = None
+            inner: list[tuple[ast.AST, int | None]] = [
+                (each, None) for each in ast.iter_child_nodes(node) if isinstance(each, (ast.expr, ast.keyword))
+            ]
+            if isinstance(node, ast.arg):
+                inner = [(one, at) for one in self.given(node)]
+            elif isinstance(node, (ast.Name, ast.Attribute)):
+                inner = [(one.value, one.at) for one in self.reaching(node)] or inner
+            elif isinstance(node, (ast.Tuple, ast.List)) and at is not None and 0 <= at < len(node.elts):
+                inner = [(node.elts[at], None)]
+            elif isinstance(node, ast.Call):
+                made = self.definition(node.func)
+                layers = [self.definition(one.func) for one in self.made(node.func, inside=True)] if models else []
+                known = [
+                    one
+                    for one in (made, *(self.method(one, "forward") for one in layers))
+                    if isinstance(one, FUNCTIONS)
+                ]
+                cut = self.name(node.func).rpartition(".")[2] in ("detach", "item", "sign")
+                results: list[tuple[ast.AST, int | None]] = [(each, at) for one in known for each in self.results(one)]
+                inner = [] if cut else results or ([] if self.is_model(node.func) else inner)
+            todo += inner
+        return list(found)
+
+    def option(self, call: ast.Call, name: str) -> ast.expr | None:
+        """The value of a keyword of a call, also in a dict that the call unpacks."""
+        for part in call.keywords if keyword(call, name) is None else ():
+            for made in self.origins(part.value) if part.arg is None else ():
+                if isinstance(made, ast.Call) and keyword(made, name) is not None:
+                    return keyword(made, name)
+        return keyword(call, name)
 
     def has_modes(self, model: ast.AST) -> bool:
         """Whether a model behaves differently in eval mode, by its classes; a library's model counts as different."""

@@ -301,6 +301,14 @@ BROKEN = (
         needs=r"ENV [^\n]*(CUDA|NVIDIA)_VISIBLE_DEVICES[= ]\"?\d(?![,\d])",
     ),
     Fault(
+        "START",
+        r"nproc[-_]per[-_]node[ =](gpu|auto)",
+        HIGH,
+        "{0} counts one GPU, as the ENV CUDA_VISIBLE_DEVICES above hides the others of each machine: they are idle",
+        "remove the ENV with VISIBLE_DEVICES",
+        needs=r"(CUDA|NVIDIA)_VISIBLE_DEVICES[= ]\"?\d(?![,\d])",
+    ),
+    Fault(
         "STOPSIGNAL",
         r"KILL|^9$",
         HIGH,

@@ -22,6 +22,15 @@ BUILDS_CUDA = (
 COMPILES = r"\A(?![\s\S]*(except\b|is_available|CUDA_HOME|FORCE_CUDA))[\s\S]*CUDAExtension[\s\S]*\t(?P<it>.*)"
 """A setup.py that compiles for CUDA whatever it finds."""
 FAILING = (
+    Fault(
+        "RUN",
+        r"^git (-\S+ \S+ )*(clone|fetch|submodule add|pull)\b.*https?://(\S*@)?huggingface\.co/(?!spaces/)\S+",
+        HIGH,
+        "{0}: git without git-lfs fetches pointer files of 130 bytes instead of the weights",
+        "install git-lfs, or use hf download",
+        never=r"git[- ]lfs",
+        confidence=LIKELY,
+    ),
     *(
         Fault(
             "PACKAGE",

@@ -31,6 +31,36 @@ ON_INDEX = (
     r"typing[-_]extensions|markupsafe|certifi|charset-normalizer|idna|requests|urllib3"
     r"|tqdm|packaging|cmake|lit|fbgemm\S*"
 )
+BREAKS = (
+    (
+        "torch",
+        r"(1\.|2\.[0-2]\b)",
+        "before 2.3 (built for NumPy 1)",
+        r"numpy(?=$|[\s\t]|;| *>=| *== *2| *> )(?![^\t\n]*(<|!= *2))",
+        "torch.from_numpy raises RuntimeError (Numpy is not available)",
+        "numpy<2",
+        "numpy *(<|==1)",
+    ),
+    (
+        "openai",
+        r"1\.([0-4]?\d|5[0-4])\b",
+        "before 1.55.3",
+        r"httpx(?=$|[\s\t]| *>=| *== *0\.2[89])(?![^\t\n]*<)",
+        "Client.__init__() got an unexpected keyword argument 'proxies'",
+        "httpx<0.28",
+        "httpx *<",
+    ),
+    (
+        "flask",
+        r"(1\.|2\.[01]\b|2\.2\.[0-4])",
+        "before 2.2.5",
+        r"werkzeug(?=$|[\s\t]| *>=| *== *3)(?![^\t\n]*<)",
+        "cannot import name 'url_quote' from 'werkzeug.urls'",
+        "werkzeug<3",
+        "werkzeug *<",
+    ),
+)
+"""(package, pattern of its versions, the versions in words, the other package, effect, advice, what pins it)."""
 TOGETHER = "use versions that were published together (pytorch.org, previous versions)"
 UNFIT = (
     Fault(
@@ -105,6 +135,18 @@ UNFIT = (
             TOGETHER,
         )
         for torch, (_, _, vision) in TORCH.items()
+    ),
+    *(
+        Fault(
+            "PACKAGES",
+            rf"(?ms)\A(?=.*^{package} *== *{version}).*^(?P<it>{other}[^\t\n]*)",
+            HIGH,
+            f"{{0}} resolves to a version that {package} {text} does not work with: {effect}",
+            f"pin {advice}",
+            never=rf"PIP_CONSTRAINT|(?i:constraints?\S*\.txt)|pip[^\n]* -c |RUN [^\n]*{never}",
+            confidence=LIKELY,
+        )
+        for package, version, text, other, effect, advice, never in BREAKS
     ),
     Fault(
         "PACKAGES",

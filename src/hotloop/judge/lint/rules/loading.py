@@ -381,7 +381,8 @@ def slow_dataset(script: LintedScript) -> Iterator[LintFinding]:
         yield from script.report(
             owner in loaded
             and script.derives(owner, "IterableDataset")
-            and not re.search(r"worker|islice|shard|rank|\bin (iter\()?self\.\w*(dataset|stream|pipe|loader)", text)
+            and not re.search(r"worker|islice|\bin (iter\()?self\.\w*(dataset|stream|pipe|loader)", text)
+            and (not re.search(r"shard|rank", text) or BY_RANK.search(text))
             and walker,
             Severity.HIGH,
             f"{owner.name} is not split among workers: each of them yields every sample",
@@ -406,7 +407,7 @@ def slow_dataset(script: LintedScript) -> Iterator[LintFinding]:
             )
             yield from script.report(
                 kept
-                and any(one.endswith("h5py.File") for one in made)
+                and any(OPENED.search(one) for one in made)
                 and not re.search(rf"{re.escape(name)}(\.close|\s*=\s*None)|del {re.escape(name)}", text)
                 and node,
                 Severity.HIGH,
@@ -427,6 +428,11 @@ def slow_dataset(script: LintedScript) -> Iterator[LintFinding]:
                 "keep rows in arrays or tensors (offsets and bytes), or in Arrow",
                 is_sure=False,
             )
+
+
+BY_RANK = re.compile(r"\[\s*(self\.)?\w*rank\s*::")
+OPENED = re.compile(r"(^|\.)(h5py\.File|lmdb\.open|sqlite3\.connect|ZipFile|netCDF4\.Dataset)$")
+"""Calls whose handle does not survive a fork."""
 
 
 def _is_loaded(script: LintedScript, owner: ast.AST, loader: ast.Call, is_alone: bool) -> bool:

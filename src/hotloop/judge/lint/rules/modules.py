@@ -114,7 +114,7 @@ def dropout_always_on(script: LintedScript) -> Iterator[LintFinding]:
     ## When it is wrong
     Ignore the finding if you want dropout at inference (Monte Carlo dropout).
     """
-    for call, name in script.calls if script.has("dropout|softmax") else ():
+    for call, name in script.calls if script.has("dropout|softmax|dropout_p") else ():
         if not DROPS.search(name):
             continue
         drops = re.match(r"torch\.nn\.functional\.(dropout\w*|alpha_dropout)$", name) and len(call.args) < 3
@@ -128,6 +128,19 @@ def dropout_always_on(script: LintedScript) -> Iterator[LintFinding]:
             f"{name} without training=self.training stays on in eval mode: validation and inference are random",
             "F.dropout(x, p, training=self.training)",
         )
+        rate = keyword(call, "dropout_p")
+        yield from script.report(
+            rate is not None
+            and constant(rate) in (..., True)
+            and script.derives(script.class_of(call), r"Module$")
+            and not script.mentions(rate, re.compile("^training$"))
+            and not any(constant(one) == 0 for one in script.origins(rate))
+            and not any("training" in script.source(one) for one in script.conditions(call, script.scope(call)))
+            and call,
+            Severity.MEDIUM,
+            f"{name} applies dropout_p in eval mode too: validation and inference drop attention at random",
+            "dropout_p=self.dropout if self.training else 0.0",
+        )
         over = constant(keyword(call, "dim") or (call.args[1] if len(call.args) > 1 else None))
         made = script.origins(call.args[0]) if name.endswith("softmax") and over == 0 and call.args else []
         yield from script.report(
@@ -139,7 +152,7 @@ def dropout_always_on(script: LintedScript) -> Iterator[LintFinding]:
         )
 
 
-DROPS = re.compile(r"dropout\w*$|softmax$")
+DROPS = re.compile(r"dropout\w*$|softmax$|scaled_dot_product_attention$")
 LOSES = ("to", "cuda", "cpu", "detach", "float", "half", "long")
 MAY_DO_NOTHING = (
     r"\.(zero_grad|step|backward|eval|train|update|detach_)\s*($|[;#\n])|(no_grad|inference_mode)\s*[:,)]"
