@@ -536,7 +536,7 @@ ROWS: list[tuple[str, str, str, str, str, str]] = [
         "max_epochs: 10",
         "max_epochs: 10\n  detect_anomaly: true",
     ),
-    ("lightning", "lightning-settings", "medium", LIGHTNING, "max_epochs: 10", "max_epochs: 10\n  profiler: simple"),
+    ("lightning", "lightning-settings", "low", LIGHTNING, "max_epochs: 10", "max_epochs: 10\n  profiler: pytorch"),
     (
         "lightning",
         "lightning-settings",
