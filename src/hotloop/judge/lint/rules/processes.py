@@ -134,7 +134,7 @@ def uneven_collective(script: LintedScript) -> Iterator[LintFinding]:
         paired = mine and (
             _collectives(script, node, node.orelse)
             or any(
-                one is not node and script.scope(one) in around and _collectives(script, one, one.body)
+                one is not node and script.scope(one) in around and _collectives(script, one, [*one.body, *one.orelse])
                 for one in script.of[ast.If]
                 if script.mentions(one.test, ZERO)
             )

@@ -522,10 +522,9 @@ LIGHTNING_SETTINGS = table_rule(
             at=lambda root: [
                 saved["save_top_k"]
                 for saved in _checkpoints(root)
-                if saved["save_top_k"].text == "-1"
-                and (saved["every_n_train_steps"] or saved["every_n_epochs"].number == 1)
+                if saved["save_top_k"].text == "-1" and saved["every_n_train_steps"]
             ],
-            severity=LOW,
+            severity=MEDIUM,
             message="save_top_k: -1 keeps every checkpoint: the disk fills up, and training ends",
             advice="save_top_k: 3 and save_last: true",
         ),
