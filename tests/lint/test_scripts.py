@@ -77,7 +77,7 @@ def judge(folder: Path, **texts: str) -> set[tuple[str, str]]:
         (LAST, f"        self.meter.update(loss)\n{LAST}", "kept-graph", "medium"),
         (LAST, f"        self.losses.append((x, out))\n{LAST}", "kept-graph", "medium"),
         (LAST, f"        self.mean = 0.9 * self.mean + 0.1 * loss\n{LAST}", "kept-graph", "medium"),
-        (LAST, f"        print(loss.item())\n{LAST}", "print-each-step", "medium"),
+        (LAST, f"        print(loss.item())\n{LAST}", "print-each-step", "low"),
         (LAST, f"        torch.save(self.model.state_dict(), 'a.pt')\n{LAST}", "forced-wait-each-step", "high"),
         ("        self.optimizer.zero_grad()\n", "", "missing-zero-grad", "high"),
         ("            self.model.train()\n", "", "eval-mode-kept", "high"),

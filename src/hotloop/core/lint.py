@@ -15,7 +15,11 @@ LINT_SCHEMA = "hotloop.lint/1"
 
 
 class Confidence(StrEnum):
-    """How certain a finding is about its fault; its severity says what the fault costs if it is one."""
+    """How certain a finding is about its fault; its severity says what the fault costs if it is one.
+
+    ``certain``: the file alone proves the fault, whatever else the repository or the cluster holds. Only rules that are
+    declared as such (``is_proof``) have such findings.
+    """
 
     CERTAIN = "certain"
     LIKELY = "likely"
@@ -105,16 +109,20 @@ class LintRule:
     judge: Judge
 
 
-def lint_rule(rule_id: str, summary: str, *, reads: str, each: str | None = None) -> Callable[[Judge], LintRule]:
+def lint_rule(
+    rule_id: str, summary: str, *, reads: str, each: str | None = None, is_proof: bool = False
+) -> Callable[[Judge], LintRule]:
     """Makes a LintRule from a function from a parsed file to its findings; its docstring is the manual.
 
     ``each``: a property of the file, such as ``training``. The function is then given the file and one value of it.
+    ``is_proof``: the file alone can prove the fault; the findings of all other rules are ``likely``.
     """
 
     def make(judge: Judge) -> LintRule:
         def judge_and_sign(file: Any) -> tuple[LintFinding, ...]:
             parts = [()] if each is None else [(part,) for part in getattr(file, each)]
-            return tuple(replace(one, rule=rule_id) for part in parts for one in judge(file, *part))
+            found = [replace(one, rule=rule_id) for part in parts for one in judge(file, *part)]
+            return tuple(found if is_proof else (replace(one, confidence=Confidence.LIKELY) for one in found))
 
         manual = inspect.cleandoc(judge.__doc__ or "")
         return LintRule(id=rule_id, summary=summary, reads=reads, manual=manual, judge=judge_and_sign)

@@ -45,6 +45,12 @@ STOPPED = change(RANKED, "loader =", "valid = DataLoader(data, sampler=Distribut
     "    with torch.no_grad():\n        for x, y in valid:\n            total += criterion(model(x), y)\n"
     "    if stale > {}:\n        break\n"
 )
+TWICE = change(
+    LOOP,
+    "loss = criterion(model(x), y)",
+    "a = model(x)\n{}        b = model(x)\n        loss = criterion(a + b, y)",
+)
+KEEPS_BEST = SHARED + "best_acc = max(best_acc, right)\n"
 SCORED = "max_epochs: 10\n  callbacks: [{{init_args: {{monitor: val_wer, mode: {}}}}}]"
 RATED = change(SCHEDULED, "CosineAnnealingLR(optimizer, epochs)", "LambdaLR(optimizer, lambda i: {})").replace(
     "lr=0.1", "lr=args.lr"
@@ -69,6 +75,35 @@ PAIRS: list[tuple[str, str, str, str]] = [
         ),
     ),
     (P, "kept-graph", LOSSES + "        total += loss\n", LOSSES + "        total += parts\n"),
+    (P, "kept-graph", LOOP + "        kept.append(model(x))\n", LOOP + "        kept.append(loss)\n"),
+    (
+        P,
+        "kept-graph",
+        LOOP + "        total += loss\n",
+        "from lib import calc_loss\n"
+        + change(LOOP, "criterion = ", "other = ")
+        + "        total += calc_loss(model(x), y)\n",
+    ),
+    (
+        P,
+        "repeated-forward",
+        change(
+            LOOP,
+            "loss = criterion(model(x), y)",
+            "a = model(x)\n        b = model(x)\n        loss = criterion(a + b, y)",
+        ),
+        change(
+            LOOP,
+            "loss = criterion(model(x), y)",
+            "a = model(x)\n        x = x.flip(0)\n        b = model(x)\n        loss = criterion(a + b, y)",
+        ),
+    ),
+    (
+        P,
+        "built-in-loop",
+        change(LOOP, "    for i,", "    torch.manual_seed(0)\n    for i,"),
+        change(LOOP, "    for i,", "    model.reset_parameters()\n    torch.manual_seed(0)\n    for i,"),
+    ),
     (P, "kept-graph", LOOP + "        kept[i] = loss\n", LOOP + "        kept['loss'] = loss\n"),
     (
         P,
@@ -107,7 +142,16 @@ PAIRS: list[tuple[str, str, str, str]] = [
         STARTED + "if rank == 0:\n    dist.barrier()\n",
         STARTED + "if rank != -1:\n    dist.barrier()\n",
     ),
-    (P, "unreduced-metric", SHARED, change(SHARED, "right = model(x).argmax(1) == y", "torch.save(model(x), y)")),
+    (
+        P,
+        "uneven-collective",
+        STARTED + "def train():\n    if rank == 0:\n        dist.broadcast(x, 0)\n",
+        STARTED
+        + "def train():\n    def closure():\n        if rank == 0:\n            dist.broadcast(x, 0)\n"
+        + "    if rank == 0:\n        closure()\n    else:\n        dist.broadcast(x, 0)\n",
+    ),
+    (P, "unreduced-metric", KEEPS_BEST, SHARED),
+    (P, "unreduced-metric", KEEPS_BEST, change(SHARED, "right = model(x).argmax(1) == y", "torch.save(model(x), y)")),
     (P, "unreduced-metric", STOPPED.format("patience"), STOPPED.format("patience") + "dist.all_reduce(total)\n"),
     (P, "unregistered-module", LAYERS.format("nn.Linear(2, 2)"), LAYERS.format("nn.ReLU()")),
     (
@@ -117,6 +161,13 @@ PAIRS: list[tuple[str, str, str, str]] = [
         change(LAYERS, "class Net", HEAD.format("AvgPool1d(2)")).format("Pool()"),
     ),
     (P, "statement-without-effect", LOOP + "x = y\nx.detach()\n", LOOP + "x = y\nx.detach(token)\n"),
+    (P, "statement-without-effect", LOOP + "x = y\nx.detach()\n", LOOP + "x = Memory()\nx.detach()\n"),
+    (
+        P,
+        "built-in-loop",
+        change(LOOP, "    for i,", "    torch.manual_seed(0)\n    for i,"),
+        change(LOOP, "    for i,", "    with torch.no_grad():\n        torch.manual_seed(0)\n    for i,"),
+    ),
     (
         P,
         "leaked-split",
@@ -144,6 +195,12 @@ PAIRS: list[tuple[str, str, str, str]] = [
         "import torch\nbest_acc = float('-inf')\nif acc > best_acc:\n    best_acc = acc\n",
     ),
     (P, "wrong-best", KEPT_BEST.format("model.state_dict()"), KEPT_BEST.format("deepcopy(model.state_dict())")),
+    (
+        P,
+        "slow-dataset",
+        STREAM.format("open('rows')"),
+        STREAM.format("self").replace("yield from self", "while True:\n            yield random.choice(self.data)"),
+    ),
     (P, "slow-dataset", STREAM.format("open('rows')"), STREAM.format("(row for row in self.dataset)")),
     (P, "slow-dataset", HELD.format("h5py.File(path)"), HELD.format("None")),
     (

@@ -536,7 +536,7 @@ ROWS: list[tuple[str, str, str, str, str, str]] = [
         "max_epochs: 10",
         "max_epochs: 10\n  detect_anomaly: true",
     ),
-    ("lightning", "lightning-settings", "medium", LIGHTNING, "max_epochs: 10", "max_epochs: 10\n  profiler: simple"),
+    ("lightning", "lightning-settings", "low", LIGHTNING, "max_epochs: 10", "max_epochs: 10\n  profiler: pytorch"),
     (
         "lightning",
         "lightning-settings",
@@ -571,7 +571,7 @@ ROWS: list[tuple[str, str, str, str, str, str]] = [
         "max_epochs: 10",
         SAVES.format("save_top_k: -1, every_n_train_steps: 100"),
     ),
-    ("lightning", "lightning-settings", "medium", LIGHTNING, "bf16-mixed", "32"),
+    ("lightning", "lightning-settings", "low", LIGHTNING, "bf16-mixed", "32"),
     ("lightning", "lightning-settings", "medium", LIGHTNING, "bf16-mixed", "16-true"),
     ("lightning", "lightning-settings", "high", LIGHTNING, "accelerator: gpu", "strategy: ddp\n  accelerator: cpu"),
     ("lightning", "unknown-setting", "high", LIGHTNING, "devices: 8", "gpus: 8"),

@@ -189,8 +189,13 @@ class ValueFlow:
         if home is not first or not isinstance(home, SCOPES) or len(bindings) == 1:
             return bindings[-8:]
         around, start, found = {node, *self.parents(node)}, start_of(node), []
-        before = [one for one in bindings if isinstance(one.value, ast.arg) or end_of(one.statement) <= start]
-        before += [one for one in bindings if one.at == -1 and one.statement in around and one not in before]
+        before = [
+            one
+            for one in bindings
+            if isinstance(one.value, ast.arg)
+            or end_of(one.statement) <= start
+            or (one.at == -1 and one.statement in around)
+        ]
         for binding in reversed(before):
             found.append(binding)
             if self._covers(binding.statement, around):

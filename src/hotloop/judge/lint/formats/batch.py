@@ -362,7 +362,8 @@ class Batch:
                 wrapped = unwrap(inner_words)
                 step, options = wrapped.step or step, {**options, **wrapped.step_options}
                 text = self._read_inner(wrapped.words) if len(waiting) < 200 else None
-                for part in parse_shell(text).commands if text else ():
+                inside = parse_shell(text) if text else None
+                for part in inside.commands if inside is not None and inside.is_whole else ():  # else: misread
                     waiting.append((part, [word.text for word in part.words], step, options))
                 if wrapped.words and (text is None or not wrapped.words[0]):
                     launch = read_launch(inner_words)

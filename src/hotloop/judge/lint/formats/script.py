@@ -397,6 +397,20 @@ class LintedScript(ValueFlow):
                     return keyword(made, name)
         return keyword(call, name)
 
+    def is_loss(self, function: ast.expr) -> bool:
+        """Whether a function with a loss's name may return a loss. What an imported one that is not near this file
+        returns (a tensor, a number, parts for a log) is unknown."""
+        made = self.made(function)
+        if made:
+            return any(self.definition(one.func) is not None or "torch" in self.name(one.func) for one in made)
+        return dotted(function).partition(".")[0] not in self.imported
+
+    @cached_property
+    def imported(self) -> frozenset[str]:
+        """The names that imports bind."""
+        names = [one for node in (*self.of[ast.Import], *self.of[ast.ImportFrom]) for one in node.names]
+        return frozenset((one.asname or one.name).partition(".")[0] for one in names)
+
     def has_modes(self, model: ast.AST) -> bool:
         """Whether a model behaves differently in eval mode, by its classes; a library's model counts as different."""
         for call in self.made(model, inside=True):
@@ -508,13 +522,13 @@ class LintedScript(ValueFlow):
             return "cut"
         if self.is_model(call.func) or (method is not None and last in ("forward", "module") and self.is_model(method)):
             return "graph"
-        if _LOSS.search(last) and values:
-            return self._join(values, assumed)
         if is_torch or name in ("sum", "max", "min"):
             return inside
         definition = self.definition(call.func)
         if isinstance(definition, FUNCTIONS):
             return self._join(self.results(definition), assumed)
+        if _LOSS.search(last) and values and self.is_loss(call.func):
+            return self._join(values, assumed)
         return self.gradient(method, assumed) if method is not None else ""
 
     @cached_property

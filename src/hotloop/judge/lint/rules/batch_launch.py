@@ -14,6 +14,10 @@ from hotloop.judge.lint.formats.batch import CONTAINED, OUTPUT, TRAINS, Batch, S
 _RANK = re.compile(r"(?<!\\)\$\{?(SLURM_(?:PROCID|LOCALID|NODEID))\b")
 
 
+_USES_RANK = re.compile(
+    r"(?i)(rank|(proc|local|node)_?id|gpu|device|index)\w*[\"']?[= ]+[\"']?[^\s=]{0,40}\$\{?SLURM_(PROC|LOCAL|NODE)ID"
+)
+"""A rank's variable under a name or option of a rank or device; in a path or a name, it chooses no rank."""
 _SHOWS = ("echo", "printf", "[", "[[", "test", "hostname")
 
 
@@ -27,8 +31,8 @@ def rank_of_batch_shell(batch: Batch) -> Iterator[LintFinding]:
     never completes, or all processes use GPU 0.
 
     ## How to recognize it
-    In a job with several tasks or nodes, the variable is assigned or passed to srun's command, and is neither in single
-    quotes nor escaped. Unquoted heredocs that write a script count too.
+    In a job with several tasks or nodes, the variable is assigned to a name of a rank or device, or passed as such an
+    option, and is neither in single quotes nor escaped. Unquoted heredocs that write a script count too.
 
     ## What to do
     Use `srun bash -c 'RANK=$SLURM_PROCID python train.py'`, or read SLURM_PROCID in Python.
@@ -44,7 +48,8 @@ def rank_of_batch_shell(batch: Batch) -> Iterator[LintFinding]:
         written = [word.raw for _, word in command.assignments if not word.is_literal]
         written += [word.raw for word in command.words if not word.is_literal]
         written += [command.heredoc] if command.heredoc and not command.is_quoted_heredoc else []
-        match = next((match for text in written if (match := _RANK.search(text))), None)
+        used = _USES_RANK.search(command.text + (command.heredoc or ""))
+        match = next((match for text in written if (match := _RANK.search(text))), None) if used else None
         at = command.at(f".*{re.escape(match[0])}") if match else command
         is_shown = command.name in _SHOWS or {"if", "condition"} & set(command.blocks)
         is_ignored = is_dynamic and re.search(r"(?i)(machine|node)[-_]rank[= ]", command.text)
@@ -272,7 +277,7 @@ def fixed_port(batch: Batch) -> Iterator[LintFinding]:
     found = [
         (line, Severity.HIGH, f"{port} is not a valid port once job ids exceed 65535")
         for line, port in written
-        if re.search(r"SLURM_(ARRAY_)?JOB_?ID", port) and not re.search(r"%|tail|cut|: ?-\d|rev|mod|\|", port)
+        if re.search(r"SLURM_(ARRAY_)?JOB_?ID", port) and not re.search(r"%|tail|cut|:\d* ?-\d|rev|mod|\|", port)
     ]
     is_array = bool(batch.value("array")) and not batch.value("array").endswith("%1")
     is_shared = is_array or (batch.nodes == 1 and 0 < (batch.gpus_per_node or 8) < 4)
@@ -347,7 +352,7 @@ def idle_gpus(batch: Batch) -> Iterator[LintFinding]:
         used, words = min(most, len(listed) or most), " ".join(run.words)
         several = _USES_SEVERAL.search(batch.read_script(run) + words)
         is_many = bool(several or (_KNOWS_DEVICES.search(words) and not _ONE_DEVICE.search(words)))
-        by_itself = is_plain and not (run.step and most > 1) and is_many
+        by_itself = is_plain and ((not (run.step and most > 1) and is_many) or len(listed) == gpus)
         is_unsure = by_itself or 0 in counts or any("loop" in other.command.blocks for other in parallel)
         problems = (
             (any(int(part or 0) >= gpus for part in listed), Severity.HIGH,
@@ -861,8 +866,8 @@ def cores_not_passed_on(batch: Batch) -> Iterator[LintFinding]:
     Looks for `--cpus-per-task` in a job in which the `srun` that starts training does not repeat the option.
 
     ## Why it costs
-    Since Slurm 22.05, srun no longer takes this option from the job: each task, with its DataLoader workers, may be
-    bound to one core.
+    From Slurm 22.05 to 23.02, srun does not take this option from the job: each task, with its DataLoader workers, may
+    be bound to one core. Older and newer versions take it, so the severity is low.
 
     ## How to recognize it
     The job has an `#SBATCH --cpus-per-task` of at least 2, the srun that starts training does not have the option, and
@@ -872,7 +877,7 @@ def cores_not_passed_on(batch: Batch) -> Iterator[LintFinding]:
     Use `export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK`, or `srun --cpus-per-task=$SLURM_CPUS_PER_TASK`.
 
     ## When it is wrong
-    Ignore the finding with an older Slurm, or if the site does not bind tasks to cores.
+    Ignore the finding with another Slurm, or if the site does not bind tasks to cores.
     """
     given = {"cpus-per-task", "exclusive", "exact", "cpus-per-gpu", "cpu-bind"}
     is_passed = (
@@ -881,9 +886,9 @@ def cores_not_passed_on(batch: Batch) -> Iterator[LintFinding]:
     runs = [run for run in batch.trainings if run.step == "srun" and not given & set(run.step_options)]
     for run in runs[:1] if not is_passed else ():
         yield LintFinding(
-            severity=Severity.MEDIUM,
+            severity=Severity.LOW,
             line=run.line,
-            message="since Slurm 22.05, srun does not take the job's --cpus-per-task: each task may get one CPU",
+            message="srun of Slurm 22.05 to 23.02 does not take the job's --cpus-per-task: each task may get one CPU",
             advice="export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK",
             confidence=Confidence.LIKELY,
         )

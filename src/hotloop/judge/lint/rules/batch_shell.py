@@ -15,7 +15,7 @@ from hotloop.judge.lint.launch_lines import read_launch
 _HIGH, _MEDIUM, _LOW = Severity.HIGH, Severity.MEDIUM, Severity.LOW
 
 
-@lint_rule("lost-exit-code", "Slurm reports a job as COMPLETED although training failed", reads="sbatch")
+@lint_rule("lost-exit-code", "Slurm reports a job as COMPLETED although training failed", reads="sbatch", is_proof=True)
 def lost_exit_code(batch: Batch) -> Iterator[LintFinding]:
     """## What it does
     Looks for a training command whose exit code is lost through `tee` in a pipe, `|| true`, a later command, or a bare
@@ -206,8 +206,9 @@ def unexported_variable(batch: Batch) -> Iterator[LintFinding]:
                 )
         words = [word.text for word in command.words if word.text != "export"]
         if words[1:2] == ["="] and not command.words[-len(words) + 1].quote and re.fullmatch(r"[A-Za-z_]\w*", words[0]):
+            used = any(f"${words[0]}" in run.command.text.replace("{", "") for run in batch.trainings)
             yield LintFinding(
-                severity=_HIGH,
+                severity=_HIGH if used or batch.is_set("e") else _LOW,
                 line=command.line,
                 message=f"{words[0]} is not set: the shell takes no blanks around =",
                 advice=f"{words[0]}={''.join(words[2:])}",
@@ -391,7 +392,7 @@ _MEANT = re.compile(r"(?i)#.*(do not remove|workaround|work around|hangs?\b|dead
 """Comments of a line that is not left over: it is needed."""
 
 
-@lint_rule("costly-setting", "an environment variable slows down or breaks training", reads="sbatch")
+@lint_rule("costly-setting", "an environment variable slows down or breaks training", reads="sbatch", is_proof=True)
 def costly_setting(batch: Batch) -> Iterator[LintFinding]:
     """## What it does
     Looks for CUDA, NCCL, torch and Hugging Face settings that were left over from debugging.

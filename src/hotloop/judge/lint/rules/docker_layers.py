@@ -24,7 +24,13 @@ EDITED = re.compile(rf"{FOLDER.pattern}|[*?$]|(?i:train|main|app|run|serve|infer
 RUNS_CODE = re.compile(r"(python[\d.]*|bash|sh|chmod|\S+\.(sh|py)|\./\S+)( (?!-m (pip|venv)|-c)|$)")
 
 
-@lint_rule("source-before-install", "each edit repeats slow steps below a COPY", reads="dockerfile", each="chains")
+@lint_rule(
+    "source-before-install",
+    "each edit repeats slow steps below a COPY",
+    reads="dockerfile",
+    each="chains",
+    is_proof=True,
+)
 def source_before_install(build: DockerBuild, chain: Sequence[Layer]) -> Iterator[LintFinding]:
     """## What it does
     Looks for a `COPY`, `ADD` or bind mount that brings in files that change with the code, above a step that does not
@@ -56,7 +62,8 @@ def source_before_install(build: DockerBuild, chain: Sequence[Layer]) -> Iterato
             )
             severity, effect, advice = WORK[kind]
             if confidence is Confidence.LIKELY and not any(map(EDITED.search, copy.sources)):
-                severity = Severity.MEDIUM  # how often single files change is unknown
+                # how often single files change is unknown
+                severity = Severity.LOW if kind == "system" else Severity.MEDIUM
             message = (
                 f"{' '.join(copy.sources)[:60]} {churn}, and each change invalidates and repeats line {command.line}"
             )
@@ -131,7 +138,8 @@ def volatile_above_install(build: DockerBuild, chain: Sequence[Layer]) -> Iterat
     for at, layer in enumerate(chain):
         for name, value in layer.pairs:
             steps = [one for one in chain[at + 1 :] if {kind for kind, _ in one.works} & {"install", "download"}]
-            if not steps or not VOLATILE.match(name) or (layer.name == "ENV" and "$" not in value):
+            is_pin = layer.name == "ARG" and re.fullmatch(r"(?i)(?!unknown|dev|none|local|unset|n/?a)[\w./-]+", value)
+            if not steps or not VOLATILE.match(name) or is_pin or (layer.name == "ENV" and "$" not in value):
                 continue
             users = [
                 one.line

@@ -88,7 +88,7 @@ SECRETS = (
 )
 
 
-@lint_rule("secret-in-image", "a secret is kept in the image or its history", reads="dockerfile")
+@lint_rule("secret-in-image", "a secret is kept in the image or its history", reads="dockerfile", is_proof=True)
 def secret_in_image(build: DockerBuild) -> Iterator[LintFinding]:
     """## What it does
     Looks for tokens, passwords and keys in `ARG`, `ENV`, `COPY` and URLs, and for logins in a `RUN` that leave a token
@@ -227,7 +227,13 @@ MOVING = (
 )
 
 
-@lint_rule("moving-version", "installed versions change although the file does not", reads="dockerfile", each="chains")
+@lint_rule(
+    "moving-version",
+    "installed versions change although the file does not",
+    reads="dockerfile",
+    each="chains",
+    is_proof=True,
+)
 def moving_version(build: DockerBuild, chain: Sequence[Layer]) -> Iterator[LintFinding]:
     """## What it does
     Looks for branches in `git clone` and `pip install git+https://...` (including requirements files), base images
@@ -415,7 +421,8 @@ COSTLY = (
     ),
     Fault(
         "RUN-TEXT",
-        r"^(?![\s\S]*pip[\d.]* install)[\s\S]*(pip[\d.]* cache purge|rm -\w+ " r"[^\n&;]*\.cache(/pip|/\*)?/?(\s|$))",
+        r"^(?![\s\S]*pip[\d.]* (\S+ )*?install)[\s\S]*(pip[\d.]* cache purge|rm -\w+ "
+        r"[^\n&;]*\.cache(/pip|/\*)?/?(\s|$))",
         MEDIUM,
         "pip's cache is removed in a later layer: it stays in the image, hidden",
         "use a cache mount, or --no-cache-dir",
@@ -481,7 +488,7 @@ COSTLY = (
     Fault(
         "RUN-TEXT",
         r"(wget|curl)\b[^\n;&|]*\.(zip|tgz|tar\S*|gz)\b(?![\s\S]*\brm\b)[\s\S]*&&[^\n" r"|]*\b(tar|unzip) ",
-        MEDIUM,
+        LOW,
         "the archive stays in this layer, next to the files unpacked from it",
         "remove it in the same RUN, or pipe the download into tar",
         confidence=LIKELY,
@@ -489,7 +496,7 @@ COSTLY = (
     Fault(
         "RUN",
         r"^apt(-get)? (-\S+ )*install.*",
-        MEDIUM,
+        LOW,  # the size of the packages is unknown, and other bases may have removed that file
         "{0}: {base} removes the packages after each install (docker-clean), so the cache mount stays empty",
         "rm -f /etc/apt/apt.conf.d/docker-clean above it",
         needs=r"type=cache[^\n]*/var/cache/apt[^\n]*\n$",

@@ -360,8 +360,11 @@ def failing_step(build: DockerBuild, chain: Sequence[Layer]) -> Iterator[LintFin
 
 RELATIVE = r"[^\t]*?(\s\.(/|\s|$|\[)|-r [^/$\s]|(python[\d.]*|bash|sh) [\w.]\S*\.(py|sh)|\bmake\b|npm |uv sync)"
 """What reads the folder in which a RUN starts."""
-BUILDS = r"(LD_LIBRARY_)?PATH=|[^\t]*\b(FORCE_CUDA|TORCH_CUDA_ARCH_LIST|CUDA_HOME|CC|CXX|PIP_\w+|UV_\w+|HF_HOME)="
-"""Variables that change what later steps build, install or find."""
+BUILDS = (
+    r"PATH=[^\t]*\t[\s\S]*\t(RUN|CMD|ENTRYPOINT)\b|"
+    r"[^\t]*\b(FORCE_CUDA|TORCH_CUDA_ARCH_LIST|CUDA_HOME|CC|CXX)=[^\t]*\t[\s\S]*(setup\.py|install |make\b)"
+)
+"""Variables that change what a step below finds or builds."""
 GONE = "the variable or environment is gone in the next RUN, and when the container runs"
 LOST = (
     *(
@@ -376,7 +379,8 @@ LOST = (
     ),
     Fault(
         "LAST",
-        r"^(?P<it>(source|\.|conda) [^\t]*activate[^\t]*|eval [^\t]*hook[^\t]*)",
+        r"^(?P<it>(source|\.|conda) [^\t]*activate[^\t]*|eval [^\t]*hook[^\t]*)"
+        r"(?=\t[\s\S]*\b(pip|python|conda|uv|torchrun|make|\w+\.py))",
         HIGH,
         "{0} does not last: the environment is active neither in the next RUN nor when the container runs",
         "ENV PATH=<env>/bin:$PATH",
@@ -389,9 +393,9 @@ LOST = (
             "{0} does not last: " + GONE,
             "use ENV",
         )
-        for severity, sign in ((HIGH, "="), (MEDIUM, "!"))
+        for severity, sign in ((HIGH, "="), (LOW, "!"))
     ),
-    Fault("LAST", r"^(?P<it>(source|\.) (?![^\t]*activate)[^\t]*)", MEDIUM, "{0} does not last: " + GONE, "use ENV"),
+    Fault("LAST", r"^(?P<it>(source|\.) (?![^\t]*activate)[^\t]*)", LOW, "{0} does not last: " + GONE, "use ENV"),
     Fault(
         "LAST",
         r"^(?P<it>service [^\t]*start[^\t]*)",

@@ -59,7 +59,9 @@ def accumulation_without_no_sync(script: LintedScript, training: LoopStep) -> It
         "every backward runs under no_sync: DDP never averages the gradients, and the ranks drift apart",
         "exit no_sync for the last micro-batch of each step",
     )
-    handled = script.has(r"no_sync|require_backward_grad_sync|accelerate|deepspeed|FSDP|FullyShardedDataParallel")
+    handled = any("sync" in ast.unparse(one) for one in around) or script.has(
+        r"no_sync|require_backward_grad_sync|accelerate|deepspeed|FSDP|FullyShardedDataParallel"
+    )
     count = None if handled else _find_accumulation(script, training)
     yield from script.report(
         count and first,
@@ -656,7 +658,7 @@ def retained_graph(script: LintedScript, training: LoopStep) -> Iterator[LintFin
     slower until memory runs out.
 
     ## How to recognize it
-    The loop has no second backward that would need the graph.
+    The file has no second backward that would need the graph.
 
     ## What to do
     Leave out `retain_graph=True`; if PyTorch then raises an error, detach the tensors that are carried from step to
@@ -665,7 +667,7 @@ def retained_graph(script: LintedScript, training: LoopStep) -> Iterator[LintFin
     ## When it is wrong
     Ignore the finding if a second backward runs in another file.
     """
-    needed = len(training.backwards) > 1 or script.has(r"autograd\.grad|create_graph")
+    needed = len(script.calls_of(".backward")) > 1 or script.has(r"autograd\.grad|create_graph")
     for backward in training.backwards:
         yield from script.report(
             not needed and constant(keyword(backward.call, "retain_graph")) is True and backward,

@@ -38,7 +38,9 @@ def half_accelerated(script: LintedScript) -> Iterator[LintFinding]:
     made = script.calls_of("accelerate.Accelerator", ".Accelerator")
     count = keyword(made[0], "gradient_accumulation_steps") if made else None
     grouped = ".accumulate(" in script.text
-    scales = count or (made and (keyword(made[0], "mixed_precision") or has_unpacked(made[0])))
+    precision = keyword(made[0], "mixed_precision") if made else None
+    values = [precision, *script.origins(precision)] if precision is not None else []
+    scales = (count and constant(count) != 1) or "fp16" in map(constant, values)
     for step in script.training if made else ():
         scopes = {step.scope, script.scope(step.loop), *(script.scope(one) for one in script.callers_of(step.loop))}
         calls = [
@@ -60,7 +62,7 @@ def half_accelerated(script: LintedScript) -> Iterator[LintFinding]:
             (
                 calls and not step.backwards[0].call.args,
                 step.backwards[0],
-                Severity.HIGH if scales else Severity.MEDIUM,
+                Severity.HIGH if scales else Severity.LOW,
                 "loss.backward() bypasses the Accelerator: no loss scaling, no accumulation",
             ),
             (
@@ -70,7 +72,7 @@ def half_accelerated(script: LintedScript) -> Iterator[LintFinding]:
                 "accelerator.prepare does not get this loader: every process reads all of the data",
             ),
             (
-                whole and optimizers and optimizers[0] not in prepared,
+                whole and optimizers and not {optimizers[0], *map(script.name, steppers)} & {*prepared},
                 (optimizers or [loss])[0],
                 Severity.HIGH,
                 "accelerator.prepare does not get this optimizer: its steps are neither scaled nor skipped",
@@ -144,9 +146,9 @@ def lightning_by_hand(script: LintedScript) -> Iterator[LintFinding]:
                     "cuda() moves to GPU 0 on every rank: Lightning itself places batches and modules",
                 ),
                 (
-                    keeps and not re.search(r"detach|item\(|cpu\(", shown),
+                    keeps and any(script.gradient(one) == "graph" for one in call.args),
                     call,
-                    Severity.MEDIUM,
+                    Severity.LOW,  # backward() frees the activations
                     f"{name} keeps the graph of every step: memory grows; detach it",
                 ),
             )

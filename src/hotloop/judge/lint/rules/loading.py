@@ -10,7 +10,7 @@ from hotloop.core.findings import Severity
 from hotloop.core.lint import LintEdit, LintFinding, lint_rule
 from hotloop.judge.lint.formats.script import LintedScript, LoopStep
 from hotloop.judge.lint.python_code import FORS, FUNCTIONS, Loop, constant, has_unpacked, keyword
-from hotloop.judge.lint.python_flow import LoopCall
+from hotloop.judge.lint.python_flow import LoopCall, list_words
 
 NOT_TRAINING = re.compile(r"(?i)val|test|eval|dev|infer|predict|hold|demo")
 OTHERS_DO_IT = ("lightning", "accelerate", "ignite", "horovod", "composer", "RepeatAugSampler", "deepspeed")
@@ -292,7 +292,8 @@ def loader_order(script: LintedScript, training: LoopStep) -> Iterator[LintFindi
             (
                 sampler is None
                 and parallel
-                and not script.has(r"(?i)shard|split_by|rank\w*\s*::|\[[^\n\]=]{0,40}rank\w*\s*:"),
+                and not script.has(r"(?i)shard|split_by|rank\w*\s*::|\[[^\n\]=]{0,40}rank\w*\s*[:\]]|Sampler\(")
+                and _is_whole(script, call.args[0]),
                 Severity.HIGH,
                 "the loader has no DistributedSampler: every rank trains on all of the data and repeats the same work",
             ),
@@ -310,6 +311,20 @@ def loader_order(script: LintedScript, training: LoopStep) -> Iterator[LintFindi
             yield from script.report(call, severity, text, advice, is_sure=False)
 
 
+def _is_whole(script: LintedScript, data: ast.expr) -> bool:
+    """Whether a dataset is built in this file without a rank, by torch or torchvision or a class of this file: others
+    may give each rank its share."""
+    made = script.origins(data)
+    known = [
+        isinstance(one, ast.Call)
+        and ("torch" in script.name(one.func) or script.is_own(script.definition(one.func) or one.func))
+        and not any(RANKED.search(word) for part in ast.walk(one) for word in list_words(part))
+        for one in made
+    ]
+    return bool(known) and all(known)
+
+
+RANKED = re.compile(r"(?i)rank|world|shard|local|part(ition)?s?$|split$")
 _RANDOM = re.compile(r"^(randn?|randint)$")
 _STREAM = re.compile(r"(?i)iter|web|stream|ffcv")
 _ORDERED = re.compile(r"(?i)shuffle\(|randperm|permutation|\.sample\(|pack|sequence|time_?series|bptt|rnn|lstm")
@@ -383,6 +398,8 @@ def slow_dataset(script: LintedScript) -> Iterator[LintFinding]:
             and script.derives(owner, "IterableDataset")
             and not re.search(r"worker|islice|\bin (iter\()?self\.\w*(dataset|stream|pipe|loader)", text)
             and (not re.search(r"shard|rank", text) or BY_RANK.search(text))
+            and walker is not None
+            and not re.search(r"while True|while 1\b", script.text_of(walker))
             and walker,
             Severity.HIGH,
             f"{owner.name} is not split among workers: each of them yields every sample",
@@ -407,6 +424,8 @@ def slow_dataset(script: LintedScript) -> Iterator[LintFinding]:
             )
             yield from script.report(
                 kept
+                and getter is not None
+                and name in script.text_of(getter)
                 and any(OPENED.search(one) for one in made)
                 and not re.search(rf"{re.escape(name)}(\.close|\s*=\s*None)|del {re.escape(name)}", text)
                 and node,

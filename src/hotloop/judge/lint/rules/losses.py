@@ -133,8 +133,10 @@ def mismatched_loss(script: LintedScript) -> Iterator[LintFinding]:
         if all(ENTROPY.search(one) for one in kinds):
             loops = script.loops_around(call)
             origins = script.origins(script.loop_source(loops[0]) or call) if loops and sampled else []
-            words = {getattr(one, "attr", "") for arg in call.args[:2] for one in script.said(arg)}
-            masked = words & {"batch_size", "train_mask", "n_id", "input_id"}
+            parts = [one for arg in call.args[:2] for one in script.said(arg)]
+            masked = any(isinstance(one, ast.Slice) for one in parts) or {
+                word for one in parts for word in (getattr(one, "attr", ""), getattr(one, "id", ""))
+            } & {"batch_size", "train_mask", "n_id", "input_id"}
             yield from script.report(
                 bool(origins)
                 and all(one in sampled for one in origins)
@@ -204,7 +206,10 @@ def unmasked_labels(script: LintedScript) -> Iterator[LintFinding]:
         if not is_label or not isinstance(scope, FUNCTIONS) or "input_ids" not in script.source(node.value):
             continue
         text = script.text_of(scope)
-        copies = re.search(r"input_ids[\"']?\]?(\.clone\(\)|\.copy\(\)|\[:\])?\)?$", script.source(node.value))
+        copies = re.search(
+            r"^(copy\.deepcopy\(|list\()?[\w.\[\]\"']*input_ids[\"']?\]?(\.clone\(\)|\.copy\(\)|\[:\])?\)?$",
+            script.source(node.value),
+        )
         padded = re.search(r"\.pad\(|pad_sequence\(|padding\s*=\s*(True|[\"'](max_length|longest))", text)
         yield from script.report(
             copies and padded and not re.search(r"-\s*100|masked_fill|where\(|ignore", text) and node,

@@ -53,7 +53,7 @@ def unregistered_module(script: LintedScript) -> Iterator[LintFinding]:
             layers = [one for one in built if _is_layer(script, one) and one not in registered]
             yield from script.report(
                 name.startswith("self.") and bool(layers) and name not in wrapped and node,
-                Severity.LOW if INFERENCE.search(script.path) and not script.training else Severity.HIGH,
+                _cost(script),
                 f"{name} is a plain list or dict: parameters() does not see its layers, so nothing "
                 "trains, moves or saves them",
                 "use nn.ModuleList, nn.ModuleDict or nn.ParameterList",
@@ -62,13 +62,21 @@ def unregistered_module(script: LintedScript) -> Iterator[LintFinding]:
         is_layer = LEARNS.search(script.name(call.func)) and script.derives(script.class_of(call), r"(^|\.)\w*Module$")
         if is_layer and getattr(script.scope(call), "name", "").startswith("forward"):
             kind = script.name(call.func).rpartition(".")[2]
+            drops = kind.startswith("Dropout")
+            effect = "eval() does not turn it off" if drops else "its weights are random in every call, never trained"
             yield from script.report(
                 call,
-                Severity.MEDIUM if kind.startswith("Dropout") else Severity.HIGH,
-                f"{kind} is built in forward: eval() does not turn it off, and its weights are "
-                "random in every call and never trained",
+                Severity.LOW if drops and script.conditions(call, script.scope(call)) else _cost(script, drops),
+                f"{kind} is built in forward: {effect}",
                 "build it once in __init__",
             )
+
+
+def _cost(script: LintedScript, drops: bool = False) -> Severity:
+    """What an unregistered layer costs: high where the file trains; a file of inference code never does."""
+    serves = INFERENCE.search(script.path) and not script.training
+    trains = not drops and (script.training or script.models or script.calls_of(".fit"))
+    return Severity.LOW if serves else Severity.HIGH if trains else Severity.MEDIUM
 
 
 MAY_HIDE = r"self\.\w+[^=\n]*=\s*[\[({\\]|self\.\w+[^=\n]*=[^=\n]*,|\)\s*\("
@@ -93,7 +101,9 @@ def _learns(script: LintedScript, owner: ast.AST, depth: int = 0) -> bool:
 
 
 STATEFUL = ("register_buffer", "register_parameter", "from_pretrained", "create_model", "get_model")
-INFERENCE = re.compile(r"(?i)(^|/)[\w-]*(inference|server|serving)[\w-]*(/|\.py$)")
+INFERENCE = re.compile(
+    r"(?i)(^|/)[\w-]*(inference|infer|server|serving|predict|onnx|tensorrt|trt|export|deploy)[\w-]*(/|\.py$)"
+)
 
 
 @lint_rule("dropout-always-on", "a functional dropout ignores eval mode", reads="python")
@@ -199,7 +209,8 @@ def statement_without_effect(script: LintedScript) -> Iterator[LintFinding]:
             bound = script.reaching(value.func.value) if isinstance(value.func.value, ast.Name) else []
             copies = bool(bound) and not script.has(r"tokenizer|transformers|torch_geometric|dgl|Batch")
             from_loader = copies and script.gradient(value.func.value) == "plain"
-            lost = (from_loader or value.func.attr == "detach") and not (value.func.attr == "detach" and value.args)
+            is_tensor = value.func.attr == "detach" and bool(script.gradient(value.func.value))
+            lost = (from_loader or is_tensor) and not (value.func.attr == "detach" and value.args)
             text = (
                 f"the result of {script.source(value)} is thrown away: a tensor's method returns a copy" if lost else ""
             )
@@ -214,7 +225,7 @@ def statement_without_effect(script: LintedScript) -> Iterator[LintFinding]:
             yield from script.report(node, Severity.HIGH, text, "assign the result, or add the parentheses")
 
 
-@lint_rule("unused-argument", "a command-line argument changes nothing", reads="python")
+@lint_rule("unused-argument", "a command-line argument changes nothing", reads="python", is_proof=True)
 def unused_argument(script: LintedScript) -> Iterator[LintFinding]:
     """## What it does
     Looks for `argparse` arguments that no code reads, in a file that trains.

@@ -113,7 +113,8 @@ def uneven_collective(script: LintedScript) -> Iterator[LintFinding]:
     fails.
 
     ## How to recognize it
-    The rule follows the calls in the branch into functions. The other branch calls no collective.
+    The rule follows the calls in the branch into functions. No other branch of this or an enclosing function calls a
+    collective.
 
     ## What to do
     Call collectives on all ranks, and check the rank only around code that prints and writes.
@@ -129,10 +130,11 @@ def uneven_collective(script: LintedScript) -> Iterator[LintFinding]:
             continue
         mine = _collectives(script, node, node.body)
         leaves = any(isinstance(one, (ast.Return, ast.Continue)) for one in node.body)
+        around = {script.scope(node), *script.parents(node)}
         paired = mine and (
             _collectives(script, node, node.orelse)
             or any(
-                one is not node and script.scope(one) is script.scope(node) and _collectives(script, one, one.body)
+                one is not node and script.scope(one) in around and _collectives(script, one, [*one.body, *one.orelse])
                 for one in script.of[ast.If]
                 if script.mentions(one.test, ZERO)
             )
@@ -275,8 +277,8 @@ def unreduced_metric(script: LintedScript) -> Iterator[LintFinding]:
     The score that rank 0 prints, and that chooses the best model, covers only one share of the data.
 
     ## How to recognize it
-    A loop under `no_grad` uses a loader with the sampler, and no collective follows in this file or in the files next
-    to it.
+    A loop under `no_grad` uses a loader with the sampler, and the file calls no collective. The severity is low if the
+    file does not keep a best model or stop early.
 
     ## What to do
     Use `all_reduce` the counts, then divide.
@@ -293,6 +295,7 @@ def unreduced_metric(script: LintedScript) -> Iterator[LintFinding]:
         for one in ast.walk(loop)
         if isinstance(one, ast.If) and isinstance(one.body[-1], ast.Break) and script.mentions(one.test, PATIENCE)
     ]
+    chooses = stops or script.has(r"(?i)\bbest|early_?stop|Plateau") or script.calls_of("torch.save")
     for loop in script.of[ast.For] if not reduced else ():
         source = script.loop_source(loop) if script.without_gradients(loop) else None
         given = [keyword(one, "sampler") for one in script.origins(source or loop) if isinstance(one, ast.Call)]
@@ -301,7 +304,7 @@ def unreduced_metric(script: LintedScript) -> Iterator[LintFinding]:
             any(one.endswith("DistributedSampler") for one in samplers)
             and re.search(r"(?i)acc|correct|loss|metric|score|right|argmax|error|mae|mse|\+=", script.text_of(loop))
             and loop,
-            Severity.MEDIUM,
+            Severity.MEDIUM if chooses else Severity.LOW,
             "the metric covers only this rank's share of the validation data: nothing reduces it over ranks",
             "torch.distributed.all_reduce the sums, then divide",
         )

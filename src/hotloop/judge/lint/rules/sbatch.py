@@ -71,6 +71,8 @@ def _replace(line: int, text: str, count: int = 1) -> LintEdit:
 
 
 TEMPLATE = re.compile(r"[${}<>%@\\]")
+PLACEHOLDER = re.compile(r"[<{]|(#|@@?|%%|__)[A-Z]\w*(?<!_)\1|\b(YOUR|CHANGE|REPLACE|TODO|XXX)")
+"""What another program, or the person, fills in before the script is submitted."""
 OF_PLUGINS = ("container-", "no-container-")
 """Options of the container plugin that most clusters with GPUs have."""
 _EXCLUSIVE = (
@@ -91,7 +93,12 @@ _VALUES = {
 """The values that sbatch accepts, by option; it refuses all others."""
 
 
-@lint_rule("refused-option", "an unknown option, value, or combination makes sbatch refuse the script", reads="sbatch")
+@lint_rule(
+    "refused-option",
+    "an unknown option, value, or combination makes sbatch refuse the script",
+    reads="sbatch",
+    is_proof=True,
+)
 def refused_option(batch: Batch) -> Iterator[LintFinding]:
     """## What it does
     Compares the `#SBATCH` lines with the options of sbatch. Looks for misspelled options, one dash instead of two,
@@ -115,7 +122,7 @@ def refused_option(batch: Batch) -> Iterator[LintFinding]:
     lines = batch.text.split("\n")
     found: list[tuple[Severity, int, str, str]] = []
     for one in batch.options:
-        is_template = TEMPLATE.search(one.written + one.value) or re.search("[<{]", lines[one.line - 1])
+        is_template = TEMPLATE.search(one.written + one.value) or PLACEHOLDER.search(lines[one.line - 1])
         severity, message, advice = (None, "", "") if is_template else _judge(one)
         meant = find_long(one.name)
         wanted = _VALUES.get(meant[0]) if len(meant) == 1 and not is_template else None
@@ -187,7 +194,8 @@ def unexpanded_variable(batch: Batch) -> Iterator[LintFinding]:
     Ignore the finding if another program fills in the variables before the file is submitted.
     """
     for one in batch.options:
-        if one.name and re.search(r"\$[\w{(]|^~/", one.value):
+        filled = PLACEHOLDER.search(one.value.replace("${", "$"))
+        if one.name and not filled and re.search(r"\$[\w{(]|^~/", one.value):
             is_path = one.name in ("output", "error", "input", "chdir")
             is_name = one.name in ("job-name", "comment", "mail-user")
             yield LintFinding(
@@ -388,7 +396,7 @@ def one_core_per_task(batch: Batch) -> Iterator[LintFinding]:
     ## How to recognize it
     The job has GPUs but no `--cpus-per-task`, `--cpus-per-gpu`, `--exclusive` or `--mincpus`; or it has fewer CPUs than
     GPUs; or it has at most half as many CPUs as workers, whose number comes from the command or from the default in the
-    Python file next to it.
+    Python file next to it. The severity is `low` if neither workers nor several processes on a node are known.
 
     ## What to do
     Use `#SBATCH --cpus-per-task=N`, with one CPU for each worker and one for each process.
@@ -399,6 +407,7 @@ def one_core_per_task(batch: Batch) -> Iterator[LintFinding]:
     gpus, cores = batch.gpus_per_node or 0, batch.cores_per_node
     is_given = any(batch.option(name) for name in _CORES.split()) or batch.tasks_per_node >= gpus * 2
     is_given |= batch.value("mem") == "0"
+    busy = 1
     found = [
         (gpus and not is_given and cores is None, batch.line("gres", "gpus-per-node", "gpus"),
          "no --cpus-per-task: by default, a task gets one CPU for all its processes and DataLoader workers"),
@@ -410,6 +419,8 @@ def one_core_per_task(batch: Batch) -> Iterator[LintFinding]:
         written = None if pair else _WORKERS.search(batch.read_script(run))
         asked = (written[1] or written[2]) if written else pair[1] if pair else ""
         workers = int(asked) * (batch.processes_of(run) or 1) if asked.isdecimal() else 0
+        is_spread = run.launch is not None and run.launch.launcher not in ("python", "torchrun")
+        busy = max(busy, workers, batch.processes_of(run) or 0, gpus if is_spread else 0)
         threads = batch.resolve("${OMP_NUM_THREADS:-0}")
         omp = int(threads) * (batch.processes_of(run) or 1) if threads.isdecimal() else 0
         most, what = max((workers, "DataLoader workers"), (omp, "threads (OMP_NUM_THREADS x processes)"))
@@ -420,7 +431,7 @@ def one_core_per_task(batch: Batch) -> Iterator[LintFinding]:
         found.append((is_many, line, f"{most} {what} on the {known} CPUs of a node"))
     for line, message in [(line, text) for is_so, line, text in found if is_so and batch.trainings][:1]:
         yield LintFinding(
-            severity=Severity.MEDIUM,
+            severity=Severity.MEDIUM if busy > 1 else Severity.LOW,
             line=line,
             message=message,
             advice="#SBATCH --cpus-per-task=N, one CPU for each process and worker",

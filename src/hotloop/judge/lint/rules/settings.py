@@ -583,10 +583,8 @@ LIGHTNING_SETTINGS = table_rule(
             advice="detect_anomaly: false",
         ),
         FieldCheck(
-            at=when(
-                "profiler", lambda field: field.text in ("advanced", "pytorch", "simple") or field["class_path"].text
-            ),
-            severity=MEDIUM,
+            at=when("profiler", lambda field: field.text == "pytorch" or "PyTorch" in (field["class_path"].text or "")),
+            severity=LOW,
             message="a profiler is left on: it costs time in every step",
             advice="remove profiler",
         ),
@@ -602,7 +600,7 @@ LIGHTNING_SETTINGS = table_rule(
                 root["precision"].text in ("32", "32-true", "64", "64-true")
                 and root["accelerator"].text in ("gpu", "cuda", "auto"),
             ),
-            severity=MEDIUM,
+            severity=LOW,
             message=(
                 "precision: {text}: matmuls leave the tensor cores' half precision unused, at a fraction of the speed "
                 "and twice the memory"
@@ -661,8 +659,7 @@ LIGHTNING_SETTINGS = table_rule(
             at=lambda root: [
                 saved["save_top_k"]
                 for saved in _checkpoints(root)
-                if saved["save_top_k"].text == "-1"
-                and (saved["every_n_train_steps"] or saved["every_n_epochs"].number == 1)
+                if saved["save_top_k"].text == "-1" and saved["every_n_train_steps"]
             ],
             severity=MEDIUM,
             message="save_top_k: -1 keeps every checkpoint: the disk fills up, and training ends",

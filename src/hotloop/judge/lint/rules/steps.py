@@ -50,8 +50,11 @@ def eval_mode_kept(script: LintedScript) -> Iterator[LintFinding]:
             is_off = kind == "eval" or constant(event.call.args[0] if event.call.args else None) is False
             model = getattr(event.call.func, "value", event.call)
             if kind in ("train", "eval") and (not is_off or script.is_model(model)):
-                others = [one.site for one in script.events(loop) if one.last == "train" and not one.call.args]
-                is_phase = any(script.exclude_each_other(one, event.site) for one in others)
+                others = [one for one in script.events(loop) if one.last == "train" and not one.call.args]
+                is_phase = any(
+                    script.exclude_each_other(one.site, event.site) or script.exclude_each_other(one.call, event.call)
+                    for one in others
+                )
                 mode = event if is_off and not is_phase else None
             elif mode is not None and event.call in [one.call for one in step.backwards] and not told:
                 model = getattr(mode.call.func, "value", mode.call)
@@ -247,8 +250,8 @@ def item_each_step(script: LintedScript, training: LoopStep) -> Iterator[LintFin
     large part of the step.
 
     ## How to recognize it
-    The call runs in each iteration on a value that has an autograd history. The severity is `low` for one or two reads,
-    and `medium` for more than two, for a loop of reads, or for a read of an entire output.
+    The call runs in each iteration on a value that has an autograd history. The severity is `low`, as a file does not
+    show how long a step takes, and `medium` for a read of every parameter's gradient.
 
     ## What to do
     Add up `loss.detach()` on the device, and read it every N steps. The rule `host-sync` of `hotloop run` measures the
@@ -276,7 +279,7 @@ def item_each_step(script: LintedScript, training: LoopStep) -> Iterator[LintFin
     times = "for every parameter in" if reads["grad"] else f"{len(found)} times in" if len(found) > 1 else "in"
     yield from script.report(
         bool(found) and found[0],
-        Severity.MEDIUM if reads["grad"] or len(found) > 2 else Severity.LOW,
+        Severity.MEDIUM if reads["grad"] else Severity.LOW,
         f"{script.source(found[0].call) if found else ''} synchronizes: the host waits for the device "
         f"{times} every step",
         "add up loss.detach() on the device and read it every N steps",
@@ -299,7 +302,8 @@ def kept_graph(script: LintedScript, training: LoopStep) -> Iterator[LintFinding
     outlives the step.
 
     ## Why it costs
-    The tensor holds the graph of its step, often with all activations: memory grows with each step until it runs out.
+    The tensor holds the graph of its step: memory grows with each step. `backward()` frees the activations, so a list
+    of losses that went backward grows slowly (low); without `backward()`, all activations stay until memory runs out.
 
     ## How to recognize it
     The rule follows the data flow: the value comes from the model without `.item()`, `.detach()` or `float`, its
@@ -320,11 +324,15 @@ def kept_graph(script: LintedScript, training: LoopStep) -> Iterator[LintFinding
             for part in script.said(call)
         }
         simple = isinstance(node, ast.AugAssign) and isinstance(value, ast.Name)
+        again = [one for one in training.backwards if keyword(one.call, "retain_graph")]
+        bound = script.reaching(value) if isinstance(value, (ast.Name, ast.Attribute)) else []
+        is_loss = any((one.value, one.at) in script.losses for one in bound)
+        is_freed = is_loss and getattr(getattr(node, "func", node), "attr", "") in KEEPS and not again  # by backward()
         end = (value.end_lineno or 1, _column(script, value.end_lineno, value.end_col_offset)) if simple else (1, 1)
         edit = LintEdit(first_line=end[0], first_column=end[1], last_line=end[0], last_column=end[1], text=".detach()")
         yield from script.report(
             "?" not in name and not gone and not _is_reset(script, name, training, node) and node,
-            Severity.MEDIUM,
+            Severity.LOW if is_freed else Severity.MEDIUM,
             f"{name} keeps the autograd graph of each {shown}: memory grows with every step",
             f"keep {shown}.detach() (or .item() every N steps)",
             edits=(edit,) if simple else (),
@@ -448,8 +456,7 @@ def print_each_step(script: LintedScript, training: LoopStep) -> Iterator[LintFi
     line prints a tensor, the host first waits for the device.
 
     ## How to recognize it
-    The call runs in each iteration. The severity is `medium` if it reads a value that the step computed, and `low`
-    otherwise.
+    The call runs in each iteration. The severity is `low`, as a file does not show how long a step takes.
 
     ## What to do
     Print every N steps. The rule `logging-overhead` of `hotloop run` measures the cost.
@@ -468,7 +475,7 @@ def print_each_step(script: LintedScript, training: LoopStep) -> Iterator[LintFi
     reads = any(script.gradient(part) in ("graph", "cut") for part in parts)
     yield from script.report(
         first and bool(training.steps) and not _is_epoch(script, training) and first,
-        Severity.MEDIUM if reads else Severity.LOW,
+        Severity.LOW,
         f"{first.name if first else ''}() in every step"
         + (" reads the loss back: the host waits for the device" if reads else ""),
         "print every N steps",
@@ -514,7 +521,9 @@ def swallowed_errors(script: LintedScript, training: LoopStep) -> Iterator[LintF
         kept = {type(part) for part in ast.walk(handler)}
         ends = isinstance(handler.body[-1], (ast.Raise, ast.Break, ast.Return)) and ast.Continue not in kept
         ends = ends or any(re.search(r"exit|abort|kill", part) for part in parts)
-        half = "OutOfMemoryError" in kinds and not any(part.endswith("zero_grad") for part in parts)
+        clears = training.find("zero_grad")[:1]  # at the start of a step, or in the handler
+        is_clear = bool(clears) and script.line(clears[0]) < script.line(training.backwards[0])
+        half = "OutOfMemoryError" in kinds and not is_clear and not any(part.endswith("zero_grad") for part in parts)
         broad = kinds & {"Exception", "BaseException", "RuntimeError"}
         effect = (
             "the other ranks wait in their all-reduce until the timeout"
@@ -703,8 +712,10 @@ def built_in_loop(script: LintedScript) -> Iterator[LintFinding]:
     for loop, _ in script.epochs:
         events = script.events(loop)
         inside = {event.call for event in events}
-        for event in events if inside.isdisjoint(script.models) else ():
-            if event.tests or event.call in reported:
+        starts_over = ANEW.search(script.text_of(loop)) or SEPARATE.search(script.name(getattr(loop, "target", loop)))
+        for event in events if inside.isdisjoint(script.models) and not starts_over else ():
+            is_bare = event.last == "SGD" and not {"momentum", None} & {one.arg for one in event.call.keywords}
+            if event.tests or event.call in reported or is_bare or script.without_gradients(event.call):
                 continue
             role = next((role for role in BUILT if ROLES[role].search(event.name)), "")
             first = event.call.args[0] if event.call.args else None
@@ -739,6 +750,9 @@ def _outlives(script: LintedScript, call: ast.Call, first: ast.expr, inside: Set
     )
 
 
+SEPARATE = re.compile(r"(?i)run|fold|seed|trial|repeat|rep$|split|exp|config|round|task|stage|phase|combo|param")
+ANEW = re.compile(r"reset_param|reinit|init_weights|weights_init|load_state_dict|\.reset\(")
+"""Loops of separate trainings, by the name of their variable or because they put the model back."""
 VARIES = re.compile(r"(?i)epoch|step|iter|rank|\bi\b|\+")
 _SEEDED = "in every pass of the loop repeats the same random numbers"
 SEEDS = ("torch.manual_seed", "numpy.random.seed", "random.seed", "torch.cuda.manual_seed_all")
@@ -789,7 +803,13 @@ def debug_switch(script: LintedScript) -> Iterator[LintFinding]:
             and isinstance(node.targets[0], ast.Subscript)
             and constant(node.value) in ("1", "DETAIL")
         ):
-            text = VARIABLES.get(str(constant(node.targets[0].slice)), "")
+            key = str(constant(node.targets[0].slice))
+            is_read = key != "TORCH_DISTRIBUTED_DEBUG" or not any(  # which torch reads when it is imported
+                one.lineno < node.lineno
+                for one in (*script.of[ast.Import], *script.of[ast.ImportFrom])
+                if re.search(r"torch|accelerate|transformers|lightning", script.text_of(one))
+            )
+            text = VARIABLES.get(key, "") if is_read else ""
         optional = text and any(isinstance(one, ast.expr) for one in script.conditions(node, script.scope(node)))
         yield from script.report(
             bool(text) and not optional and node, Severity.MEDIUM, text, "remove it, or turn it on with an argument"
@@ -818,6 +838,8 @@ def repeated_forward(script: LintedScript, training: LoopStep) -> Iterator[LintF
     seen: dict[str, LoopCall] = {}
     inner = script.iterates_loader(training.loop)
     for event in script.events(training.loop) if training.steps and len(training.backwards) == 1 else ():
+        if script.stepped(event.call):
+            seen.clear()  # the weights are new
         if not script.is_model(event.call.func) or not event.call.args:
             continue
         text, is_off = script.source(event.call), script.without_gradients(event.call) is not None
@@ -834,6 +856,7 @@ def repeated_forward(script: LintedScript, training: LoopStep) -> Iterator[LintF
         )
         yield from script.report(
             text in seen
+            and _binds_alike(script, event.call, seen[text].call)
             and event.is_certain
             and not is_off
             and seen[text].call is not event.call
@@ -845,3 +868,9 @@ def repeated_forward(script: LintedScript, training: LoopStep) -> Iterator[LintF
             is_sure=False,
         )
         seen.update({text: event} if event.is_certain and text and not is_off else {})
+
+
+def _binds_alike(script: LintedScript, call: ast.Call, other: ast.Call) -> bool:
+    """Whether no name in the arguments of a call is bound again between it and an equal call before it."""
+    names = [[part for part in ast.walk(one) if isinstance(part, ast.Name)] for one in (other, call)]
+    return all(script.reaching(one) == script.reaching(two) for one, two in zip(*names, strict=True))
