@@ -16,4 +16,4 @@ SAVE_S = {"late-signal": 60.0}
 """How long a save takes, for the rules that need it."""
 FILES = {"python": "train.py", "dockerfile": "Dockerfile", "sbatch": "job.sbatch", "kubernetes": "job.yaml"}
 FILES |= {"skypilot": "a.sky.yaml", "dstack": "a.dstack.yml", "deepspeed": "ds.json", "accelerate": "accelerate.yaml"}
-FILES |= {"lightning": "lightning.yaml", "compose": "compose.yaml"}
+FILES |= {"lightning": "lightning.yaml"}

@@ -52,29 +52,6 @@ CASES: dict[str, tuple[str, str]] = {
     "skypilot-settings": (change(SKYPILOT, "  /data:", "  /root:"), SKYPILOT),
     "dstack-settings": (change(DSTACK, "commands:", "python: '3.12'\ncommands:"), DSTACK),
 }
-COMPOSE = """services:
-  store:
-    image: postgres:17
-    volumes: [db:/var/lib/postgresql/data]
-    ports: ["5432:5432"]
-  prepare:
-    image: registry.example.org/train:1
-    command: [python, prepare.py]
-    volumes: [shards:/shards]
-  train:
-    image: registry.example.org/train:1
-    command: [torchrun, --nproc-per-node=2, train.py, --out, /runs]
-    environment: {STORE: "http://store:5432"}
-    depends_on:
-      prepare: {condition: service_completed_successfully}
-    volumes: [shards:/shards, ./runs:/runs]
-    restart: on-failure
-    shm_size: 16gb
-    deploy: {resources: {reservations: {devices: [{count: 2, capabilities: [gpu]}]}}}
-volumes: {db: , shards: }
-"""
-CASES["compose-services"] = (change(COMPOSE, "service_completed_successfully", "service_started"), COMPOSE)
-C = ("compose", "compose-services", "high", COMPOSE)
 D = ("deepspeed", "deepspeed-settings", "high", DEEPSPEED)
 STEPPED = change(
     DEEPSPEED,
@@ -86,21 +63,6 @@ S = ("deepspeed", "deepspeed-settings", "high", STEPPED)
 RUN = change(SKYPILOT, "run: |\n", "setup: |\n  uv venv env\nrun: |\n  source env/bin/activate\n")
 ROWS = [
     # kind, rule, severity, sound text, old, new
-    (*C, "image: registry.example.org/train:1\n    command: [python", "restart: always\n    command: [python"),
-    (*C, "prepare: {condition: service_completed_successfully}", "store: {condition: service_healthy}"),
-    (*C, "prepare: {condition", "prepared: {condition"),
-    (*C, "volumes: {db: , shards: }", "volumes: {db: }"),
-    (*C, "restart: on-failure", "restart: always"),
-    (*C, "    deploy: {resources: {reservations: {devices: [{count: 2, capabilities: [gpu]}]}}}\n", ""),
-    (*C, "{count: 2, capabilities: [gpu]}", "{count: 2}"),
-    (*C, "{count: 2, ", "{count: 2, device_ids: ['0'], "),
-    (*C, "http://store:5432", "http://localhost:5432"),
-    (*C, "    shm_size", "    healthcheck: {test: [curl, localhost]}\n    shm_size"),
-    (*C, "--out, /runs", "--out, $STORE"),
-    (*C, "    restart: on", "    container_name: train\n    scale: 2\n    restart: on"),
-    ("compose", "compose-services", "medium", COMPOSE, "    volumes: [db:/var/lib/postgresql/data]\n", ""),
-    ("compose", "compose-services", "medium", COMPOSE, "--out, /runs", "--out, /runs, --save-on-sigterm"),
-    ("compose", "processes-and-gpus", "high", COMPOSE, "count: 2", "count: 8"),
     (*S, '"warmup_max_lr": 1e-4', '"warmup_max_lr": 1e-3'),
     (*S, ', "total_num_steps": 900', ""),
     (*S, '"lr": 1e-4', '"lr": "1e-4"'),

@@ -13,33 +13,23 @@ from hotloop.judge.lint.python_code import FORS, FUNCTIONS, constant, dotted, ke
 
 HIGH, MEDIUM = Severity.HIGH, Severity.MEDIUM
 FLIPS = re.compile(r"requires_grad_?(\s*=\s*|\()True")
-HAS_NORM = re.compile(
-    r"(?i)resnet|resnext|densenet|efficientnet|mobilenet|regnet|inception|googlenet|mnasnet|shufflenet|_bn$"
-)
-KEEPS_NORM = (
-    r"BatchNorm|def train\(|\.eval\(\)\s*#|(backbone|encoder|features|body|trunk|base)\w*\.eval\(\)|convnext|SyncBatch"
-)
 
 
-@lint_rule(
-    "untrained-part", "a part of the loss or of the model never trains, or moves although it is frozen", reads="python"
-)
+@lint_rule("untrained-part", "a part of the loss or of the model never trains", reads="python")
 def untrained_part(script: LintedScript) -> Iterator[LintFinding]:
     """## What it does
     Looks for `torch.autograd.grad` without `create_graph` in a loss, parameters that are unfrozen after the optimizer
-    chose the trainable ones, BatchNorm statistics of a frozen backbone in train mode, and schedulers under Lightning's
-    manual optimization that nothing steps.
+    chose the trainable ones, and schedulers under Lightning's manual optimization that nothing steps.
 
     ## Why it costs
-    The term has no gradient, the layers never change, or the features move under the head: the run costs the same and
-    the model is worse.
+    The term has no gradient, the layers never change, or the learning rate stays: the run costs the same and the model
+    is worse.
 
     ## How to recognize it
     The rule follows the loss backward to the calls that compute it, and the optimizer to its parameters.
 
     ## What to do
-    Use `create_graph=True`, `optimizer.add_param_group`, `backbone.eval()` after `model.train()`, and
-    `self.lr_schedulers().step()`.
+    Use `create_graph=True`, `optimizer.add_param_group`, and `self.lr_schedulers().step()`.
 
     ## When it is wrong
     Ignore the finding if the part is deliberately left out.
@@ -85,40 +75,6 @@ def untrained_part(script: LintedScript) -> Iterator[LintFinding]:
             "these parameters are unfrozen after the optimizer took only the trainable ones (requires_grad): it never "
             "updates them",
             "give the optimizer all parameters, or call optimizer.add_param_group here",
-            is_sure=False,
-        )
-    for loop in script.of[ast.For] if script.training and not script.has(KEEPS_NORM) else ():
-        model = getattr(loop.iter, "func", None)
-        frozen = (
-            isinstance(model, ast.Attribute)
-            and model.attr == "parameters"
-            and re.search(r"requires_grad(_\(|\s*=\s*)False", script.text_of(loop))
-        )
-        made = script.made(model.value, inside=True) if frozen and isinstance(model, ast.Attribute) else []
-        owned = [
-            one
-            for one in made
-            if HAS_NORM.search(script.name(one.func)) or HAS_NORM.search(str(constant((one.args or [one])[0])))
-        ]
-        trains = [
-            event
-            for around, _ in script.epochs
-            for event in script.events(around)
-            if event.last == "train"
-            and isinstance(event.call.func, ast.Attribute)
-            and not event.call.args
-            and set(owned) & set(script.origins(event.call.func.value, inside=True))
-        ]
-        yield from script.report(
-            bool(owned and trains)
-            and not script.conditions(loop, script.scope(loop))
-            and not script.has(FLIPS.pattern)
-            and trains[0],
-            MEDIUM,
-            "train() puts the frozen backbone into train mode too: its BatchNorm statistics move with the "
-            "batches, and the "
-            "features change under the head",
-            "call eval() on the backbone (or its BatchNorm layers) after train()",
             is_sure=False,
         )
     manual = (
@@ -265,19 +221,13 @@ CURVES = re.compile(
 )
 MACRO = re.compile(r"(^|[._])(recall|precision|accuracy|jaccard_index|recall_score|precision_score|jaccard_score)$")
 HELD = re.compile(r"(?i)(^|[._])(val|valid|validation|test|eval|dev|held|holdout)(_|\d|out|$)")
-PARTS = r"(?i)\b(slices?|frames?|windows?|crops?|patches|segments|utterances|recordings|images?|tiles)\b"
-OWNERS = r"(?i)\b(patients?|subjects?|speakers?|participants?)\b"
-GROUPS = (
-    r"(?i)group|unique\(|factorize|by_(patient|subject|speaker|participant)|(patient|subject|speaker|participant)s?(_ids?|_list)?"
-    r"\s*(=|\[)|for \w*(patient|subject|speaker)"
-)
 
 
 @lint_rule("misleading-score", "a score is computed on the wrong data, or averaged wrongly", reads="python")
 def misleading_score(script: LintedScript) -> Iterator[LintFinding]:
     """## What it does
-    Looks for metrics such as F1 and AUC that are averaged over batches, evaluation on the training dataset, samples of
-    one patient or speaker on both sides of a split, and checkpoints chosen on the test set.
+    Looks for metrics such as F1 and AUC that are averaged over batches, evaluation on the training dataset, and
+    checkpoints chosen on the test set.
 
     ## Why it costs
     The score says something other than its name: the best checkpoint is chosen by noise or by memory.
@@ -286,7 +236,7 @@ def misleading_score(script: LintedScript) -> Iterator[LintFinding]:
     The rule looks at the loop over a loader in which the metric is collected, and compares what the loaders are given.
 
     ## What to do
-    Compute the metric once over all predictions; split by patient; choose on validation data.
+    Compute the metric once over all predictions; hold out data; choose on validation data.
 
     ## When it is wrong
     Ignore the finding if each batch is one complete group.
@@ -334,30 +284,6 @@ def misleading_score(script: LintedScript) -> Iterator[LintFinding]:
             HIGH,
             f"{names[0] if names else ''} has the same data as the training loader: the score measures memory (leak)",
             "hold out data that training never sees",
-            is_sure=False,
-        )
-    splits = [
-        one
-        for one in (
-            *script.calls_of(".random_split", ".train_test_split"),
-            *script.calls_of(".permutation", "torch.randperm"),
-        )
-        if not any(True for _ in script.loops_around(one))
-    ]
-    picked = (
-        script.has("Subset|random_split|train_test_split")
-        and script.has(PARTS)
-        and script.has(OWNERS)
-        and not script.has(GROUPS)
-    )
-    for call in splits[:1] if script.training and picked else ():
-        yield from script.report(
-            call,
-            HIGH,
-            "samples are split at random, and several belong to one patient, subject or speaker: the same one is "
-            "in training "
-            "and validation, and the score is too good (leak)",
-            "split by patient or speaker (GroupShuffleSplit, GroupKFold)",
             is_sure=False,
         )
     for node in script.of[ast.If] if "best" in script.text and "test" in script.text else ():

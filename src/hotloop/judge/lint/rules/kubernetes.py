@@ -384,7 +384,7 @@ SMALL_SHARED_MEMORY = table_rule(
     ## When it is wrong
     Ignore the finding if the loader has no workers, or if the container runtime provides more shared memory.
     """,
-    reads="kubernetes dstack compose",
+    reads="kubernetes dstack",
     each="tasks",
     about=lambda file, task: (
         [(task,)]
@@ -404,7 +404,7 @@ SMALL_SHARED_MEMORY = table_rule(
                 "/dev/shm has {text} MiB of shared memory for {0.gpus} GPUs and {0.workers} known loader workers: a "
                 "worker dies with a bus error, or NCCL finds no space"
             ),
-            advice="an emptyDir with medium: Memory and several Gi at /dev/shm; shm_size in dstack and Compose",
+            advice="an emptyDir with medium: Memory and several Gi at /dev/shm; shm_size in dstack",
             confidence=LIKELY,
         ),
         FieldCheck(
@@ -413,7 +413,7 @@ SMALL_SHARED_MEMORY = table_rule(
             ),
             severity=LOW,
             message="/dev/shm has {text} MiB of shared memory: a loader worker dies with a bus error",
-            advice="an emptyDir with medium: Memory and several Gi at /dev/shm; shm_size in dstack and Compose",
+            advice="an emptyDir with medium: Memory and several Gi at /dev/shm; shm_size in dstack",
             confidence=LIKELY,
         ),
     ),

@@ -11,7 +11,7 @@ from hotloop.judge.lint.launch_lines import LaunchLine
 from hotloop.judge.lint.shell import ShellCommand
 from hotloop.judge.lint.tasks import TRAINS, Task
 
-JOBS = "kubernetes skypilot dstack compose"
+JOBS = "kubernetes skypilot dstack"
 LOCAL = re.compile(r"(localhost|127\.\d+\.\d+\.\d+|0\.0\.0\.0|::1)?(:\d+)?$")
 KNOWS_NODES = re.compile(
     r"NODE_?RANK|NODE_?S?_IPS?\b|NODES_NUM|NUM_NODES|NNODES|MASTER_|WORLD_SIZE|\bRANK\b|INDEX|HOSTFILE|(?i:\bray\b|mpi|hostname)"
