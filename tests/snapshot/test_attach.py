@@ -77,6 +77,13 @@ CASES = (
         "hung",
         "waiting loop",
     ),
+    Case(
+        "retry-read",
+        "def read(): raise OSError\ndef load():\n    while True:\n        try:\n            return read()\n"
+        "        except OSError:\n            time.sleep(0.2)  # HERE\nready()\nload()",
+        "hung",
+        "waiting loop",
+    ),
     Case("spin", "done = False; ready()\nwhile not done: pass  # HERE", "hung", "waiting loop"),
     Case(
         "worker",

@@ -106,8 +106,10 @@ def _only_waits(body: Sequence[ast.stmt]) -> bool:
 
 
 def _is_tried(statement: ast.stmt) -> bool:
+    """Whether it is a call whose result ends the loop, or that is known to fail for a time."""
     return isinstance(statement, ast.Assign | ast.Expr | ast.Return | ast.With) and any(
-        _calls_one_of(node, TRIED_CALLS) for node in ast.walk(statement)
+        isinstance(node, ast.Call) if isinstance(statement, ast.Return) else _calls_one_of(node, TRIED_CALLS)
+        for node in ast.walk(statement)
     )
 
 

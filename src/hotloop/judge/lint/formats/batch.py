@@ -414,7 +414,7 @@ class Batch:
         return {pair[min(1, len(pair) - 1)].rstrip("/"): pair[0].rstrip("/") for pair in pairs}
 
     def place_of(self, run: StartedProgram, path: str) -> str:
-        """The path on the host of a path that a run gets; empty for one that is only in its container."""
+        """The path on the host of a path that a run gets; empty if it exists only in the container."""
         mounts = self.mounts_of(run)
         if mounts is None or not path.startswith("/"):
             return path

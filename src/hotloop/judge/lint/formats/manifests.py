@@ -68,6 +68,8 @@ NODE_RULES = (
 MIB, GIB = 2.0**20, 2.0**30
 MOST_BESIDE = 40
 """The most files of a folder that are checked together."""
+FINITE = re.compile(r"--[\w.-]*(max|total|num|train)?[-_.]*(steps|epochs|iters|iterations|timesteps|updates)[= ]")
+LAUNCHER = re.compile(r"torchrun|accelerate launch|deepspeed")
 
 
 class Amount(NamedTuple):
@@ -195,6 +197,12 @@ class Pod:
         mount = mounts[0] if mounts else container["volumeMounts"]
         size = quantity(self.volumes.get(mount["name"].text or "", mount)["emptyDir.sizeLimit"])
         return (size if mounts or self.spec["hostIPC"].is_true else 64 * MIB), mount.line
+
+    @cached_property
+    def is_finite_training(self) -> bool:
+        """Whether the pod starts a launcher with a number of steps or epochs, so that it ends."""
+        text = " ".join(one.text for one in self.containers)
+        return self.gpu_count > 0 and bool(FINITE.search(text)) and bool(LAUNCHER.search(text))
 
     @cached_property
     def is_training(self) -> bool:

@@ -398,8 +398,8 @@ class LintedScript(ValueFlow):
         return keyword(call, name)
 
     def is_loss(self, function: ast.expr) -> bool:
-        """Whether a function with a loss's name may return a loss. What an imported one that is not near this file
-        returns (a tensor, a number, parts for a log) is unknown."""
+        """Whether a function with a loss's name may return a loss. What an imported function whose file is not
+        near returns (a tensor, a number, parts for a log) is unknown."""
         made = self.made(function)
         if made:
             return any(self.definition(one.func) is not None or "torch" in self.name(one.func) for one in made)

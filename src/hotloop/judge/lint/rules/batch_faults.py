@@ -47,11 +47,11 @@ ENDLESS_WAIT = table_rule(
     "the script waits for a program that never ends",
     """## What it does
     Looks for a `wait` without a process id after a monitor or server in the background (`nvidia-smi -l`, `while true`,
-    `tensorboard`), for such a program in the foreground before training, and for Ray daemons that a step leaves behind.
+    `tensorboard`), for such a program in the foreground before training, and for Ray daemons that outlive their step.
 
     ## Why it costs
     `wait` waits for all background processes: after training, the job holds its idle GPUs until the time limit, and
-    nothing after the `wait` runs. Slurm kills the daemons that a step leaves behind when the step ends.
+    nothing after the `wait` runs. Slurm kills a step's daemons when the step ends.
 
     ## How to recognize it
     The program runs until it is killed, and no `kill` comes before the `wait`.

@@ -683,8 +683,8 @@ def first_node_only(batch: Batch) -> Iterator[LintFinding]:
 
     ## How to recognize it
     `cp`, `rsync`, `tar` or `unzip` writes to `$TMPDIR`, `/tmp`, `/dev/shm` or the like without srun; or an output
-    folder is there, with no `cp` or `rsync` after the training command (high), or with one that a trap, a loop or the
-    background does not run (medium). Paths in a container are traced through its mounts.
+    folder is there, with no `cp` or `rsync` after the training command (high), or only outside traps, loops and
+    background programs (medium). Paths in a container are traced through its mounts.
 
     ## What to do
     Use `srun --ntasks=$SLURM_NNODES --ntasks-per-node=1 cp ...`, or `sbcast`. Copy results back at the end and in a

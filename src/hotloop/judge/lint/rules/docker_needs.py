@@ -251,9 +251,8 @@ SERVERS = (
         r"^(?P<it>gunicorn\b(?![^\t]*(--timeout|-t |-c |--config|-k |--worker-class|--threads|--preload|\$))[^\t]*)\t"
         r"[\s\S]*(from_pretrained|torch\.load|create_model|diffusers)",
         HIGH,
-        "{0}: a sync worker is killed after 30 s (default --timeout), while it loads the model or answers a long "
-        "request "
-        "(WORKER TIMEOUT)",
+        "{0}: a sync worker is killed after 30 s (default --timeout), while it loads the model or processes a long "
+        "request (WORKER TIMEOUT)",
         "--timeout 600, or a threaded or async worker class",
         never="GUNICORN_CMD_ARGS|gunicorn[\\w.]*\\.py",
         confidence=LIKELY,

@@ -378,8 +378,7 @@ def wrong_bootstrap(script: LintedScript) -> Iterator[LintFinding]:
                 and call,
                 MEDIUM,
                 f"{flag.id} includes truncated: the time limit counts as a terminal state, and the target does "
-                f"not bootstrap "
-                "the value behind it",
+                "not include the value of the state after it",
                 "store terminated as the done flag of the target",
                 is_sure=False,
             )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from hotloop.judge.lint.checks import HIGH, LIKELY, MEDIUM, FieldCheck, ReadPlace, only, table_rule
-from hotloop.judge.lint.formats.manifests import GPUS, RUNS_TO_END, Container, Pod, read_all
+from hotloop.judge.lint.formats.manifests import GPUS, RUNS_TO_END, Container, read_all
 from hotloop.judge.lint.yaml_fields import Field
 
 
@@ -273,19 +273,6 @@ def _goes_on(container: Container) -> bool:
     ]
     shown = f"{container['image'].text} {container.text}"
     return bool(loops and not ends) or (not loops and SERVES_ASIDE.search(shown) is not None)
-
-
-FINITE = re.compile(r"--[\w.-]*(max|total|num|train)?[-_.]*(steps|epochs|iters|iterations|timesteps|updates)[= ]")
-
-
-def is_finite_training(pod: Pod) -> bool:
-    """Whether a pod starts a launcher with a number of steps or epochs, so that it ends."""
-    text = " ".join(one.text for one in pod.containers)
-    return (
-        pod.gpu_count > 0
-        and bool(FINITE.search(text))
-        and bool(re.search(r"torchrun|accelerate launch|deepspeed", text))
-    )
 
 
 def _shown(one: Field) -> list[Field]:

@@ -9,7 +9,6 @@ from hotloop.core.lint import LintFinding, lint_rule
 from hotloop.judge.lint.checks import HIGH, LIKELY, LOW, MEDIUM, FieldCheck, ReadPlace, only, table_rule
 from hotloop.judge.lint.field_tables import GIVEN, judge_fields
 from hotloop.judge.lint.formats.manifests import BUILT_IN, GPUS, Manifests, Pod, find_pods, quantity, read_all
-from hotloop.judge.lint.rules.operators import is_finite_training
 from hotloop.judge.lint.yaml_fields import Field
 
 REMOVED = frozenset(
@@ -327,7 +326,7 @@ def _uses_gpus(one: Field) -> bool:
 def _trains(pod: Pod) -> bool:
     """Whether a pod does nothing but train on GPUs."""
     ports = pod.spec.all("containers.*.ports|readinessProbe")
-    return pod.is_training and pod.gpu_count > 0 and (not ports or is_finite_training(pod))
+    return pod.is_training and pod.gpu_count > 0 and (not ports or pod.is_finite_training)
 
 
 def _members(one: Field) -> float:
