@@ -215,9 +215,17 @@ def test_the_script_and_the_folder_beside_a_job_count(tmp_path: Path) -> None:
     assert "gpu-of-another-task" in {one.rule for one in lint_text(bound, "sbatch", tmp_path)}
 
 
+def test_a_value_with_two_plain_variables_is_one_word(tmp_path: Path) -> None:
+    """The grammar sees two words in A=$B/c/$D/e: the folder would seem to be the same in all tasks."""
+    text = "#!/bin/bash\n#SBATCH --array=0-3\n#SBATCH --gpus=1\nI=$SLURM_ARRAY_TASK_ID\nOUT=$ROOT/a/$I/b\n"
+    for folder, expected in (("$OUT", set()), ("$ROOT/a", {"array-shares-folder"})):
+        script = f"{text}python train.py --output-dir {folder} --lr $I\n"
+        assert {one.rule for one in lint_text(script, "sbatch", tmp_path)} & {"array-shares-folder"} == expected
+
+
 def test_hostile_scripts_take_bounded_time(tmp_path: Path) -> None:
     for text in (
-        "A=$A$A\n" * 2000, "X=${X:-" * 3000, "$((" * 5000, "(" * 20000, "torchrun " + "$A " * 20000,
+        "A=$A$A\n" * 2000, "$A/" * 300_000, "X=${X:-" * 3000, "$((" * 5000, "(" * 20000, "torchrun " + "$A " * 20000,
         "A=" + "x" * 1_000_000, "python train.py --x $A &\n" * 4000, "bash -c '" * 300,
         "L=(" + "a " * 100_000 + ")\n", "\\\n" * 20000,
     ):  # fmt: skip

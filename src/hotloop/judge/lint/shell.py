@@ -24,6 +24,8 @@ _BLOCKS = {
 }
 _QUOTED = re.compile(r"[\"'\\]")
 _JOINS = ("&&", "||", "|", "|&")
+_GLUED = re.compile(rb"(?<![^\s'\"`])[^\s'\"`$]*+(?:\$\w++[^\s'\"`$]*+){2}[^\s'\"`]*+")
+"""A word with several expansions without braces, in which the grammar sees two words."""
 _INNER = ("command_substitution", "process_substitution")
 _EXPANDS = ("simple_expansion", "expansion", "command_substitution", "process_substitution", "arithmetic_expansion")
 _QUOTES = {"string": '"', "raw_string": "'", "ansi_c_string": "'"}
@@ -112,6 +114,7 @@ def split_words(text: str, *, comments: bool = False) -> list[str]:
 def parse_shell(text: str, first_line: int = 1) -> ShellScript:
     """``first_line`` is the line of the file at which the text begins. Text beyond MOST_BYTES is not read."""
     data = text.encode("utf-8", "replace")[:MOST_BYTES]
+    data = _GLUED.sub(lambda word: re.sub(rb"(?<!\\)\$([A-Za-z_]\w*)", rb"${\1}", word[0]), data)
     root = _parser().parse(data).root_node
     return ShellScript(commands=tuple(_walk(root, first_line)), is_whole=not root.has_error)
 

@@ -302,7 +302,7 @@ def broken_dependency(batch: Batch) -> Iterator[LintFinding]:
         is_chain = is_chain and not any(map(batch.varies, scripts))  # no stages that need the one before
         is_own = command in batch.resubmits and re.search(r"afterok:[\"']?\$\{?SLURM_JOB_ID", command.text)
         alone = re.search(r"(?:--dependency|\s-d)[= ][\"']?\$\{?(\w+)\}?[\"']?(?=\s|$)", command.text)
-        is_alone = alone and any(re.match(r"(\$\(|`)sbatch\b", text) for text in batch.trace(f"${alone[1]}"))
+        is_alone = alone and any(re.match(r"(\$\(|`)sbatch\b", word.text) for word in batch.script.assigned(alone[1]))
         problems = (
             (is_sentence, Severity.HIGH,
              f"without --parsable its id is sbatch's sentence 'Submitted batch job N': {command.name} refuses it"),

@@ -471,8 +471,8 @@ def _checkpoints(root: Field) -> list[Field]:
 
 
 def _is_part(field: Field) -> bool:
-    """Whether a limit leaves batches out; 1.0 is all of them."""
-    return field.amount > 0 and field.text not in ("1.0", "1.")
+    """Whether a limit leaves batches out; 1.0 is all of them, and a large number is the length of an epoch."""
+    return 0 < field.amount < 1000 and field.text not in ("1.0", "1.")
 
 
 LIGHTNING_SETTINGS = table_rule(
