@@ -190,7 +190,7 @@ preemption: setup
 # there: msgspec and isal. torch is that of the bare environment: one copy serves both.
 frameworks: $(VENV)-frameworks/.ready
 
-$(VENV)-frameworks/.ready: $(VENV)-bare/.ready
+$(VENV)-frameworks/.ready: $(VENV)-bare/.ready Makefile
 	test -x $(VENV)-frameworks/bin/python || $(PYTHON) -m venv $(VENV)-frameworks
 	$(VENV)-bare/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > "$$($(VENV)-frameworks/bin/python \
 	  -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/bare.pth"

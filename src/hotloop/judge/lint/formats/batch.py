@@ -24,6 +24,8 @@ MOST_BESIDE = 1 << 18
 """The most bytes that are read of a script next to the batch script."""
 MOST_TRAININGS = 50
 """The limit for one script; the rest repeats the same."""
+MOST_VALUE = 4000
+"""Characters of a variable's value that are put into a text, which may name it thousands of times."""
 _VARIABLE = re.compile(r"(?<!\\)\$(?:(\w+)|\{(\w+)(?:\[[@*]\])?(?:(:?[-=])([^{}]*))?\})")
 _BLANK = re.compile(r"\s")
 _ARITHMETIC = re.compile(r"\$\(\(([^()]{1,200})\)\)")
@@ -264,7 +266,7 @@ class Batch:
             value = self.values.get(match[1] or match[2])
             if value is None or re.match(r"\$\([^(]|`", value):  # unknown, or a command's output
                 return match[4] if value is None and match[3] else match[0]
-            return _squash(value.strip() if value[:1] != "(" else value[1:-1])
+            return _squash(value.strip() if value[:1] != "(" else value[1:-1])[:MOST_VALUE]
 
         for _ in range(6 if "$" in text else 0):
             before, text = text, _ARITHMETIC.sub(_compute, _VARIABLE.sub(put, text[:20000]))
