@@ -7,6 +7,7 @@ command prints. A call that is canceled ends its process and the training that t
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import shlex
 import signal
@@ -18,7 +19,9 @@ from mcp.server import MCPServer
 MOST_CHARACTERS = 40_000
 """The end of a longer output is returned; the reports come last."""
 GRACE_S = 60.0
-"""For the report, after the time limit."""
+"""For the report after the time limit, then for the launcher to end its workers."""
+_ENDING: set[asyncio.Future[None]] = set()
+"""The event loop itself keeps only weak references to its tasks."""
 
 SERVER = MCPServer(
     "hotloop",
@@ -40,15 +43,23 @@ async def call(folder: str, limit_s: float, *words: str) -> str:
     )
     reading = asyncio.ensure_future(process.communicate())
     try:
-        for wait_s, number in ((limit_s, signal.SIGINT), (GRACE_S, signal.SIGKILL)):
-            if (await asyncio.wait({reading}, timeout=wait_s))[0]:
-                break
-            os.killpg(process.pid, number)
-        output, _ = await reading
-    except asyncio.CancelledError:
-        os.killpg(process.pid, signal.SIGKILL)
-        raise
+        await asyncio.wait({reading}, timeout=limit_s)
+    finally:  # a cancellation goes on, and the process ends in a task that it does not reach
+        ending = asyncio.ensure_future(_end(process, reading))
+        _ENDING.add(ending)
+        ending.add_done_callback(_ENDING.discard)
+    output, _ = await asyncio.shield(reading)
     return f"exit code {process.returncode}\n{output.decode(errors='replace')[-MOST_CHARACTERS:]}"
+
+
+async def _end(process: asyncio.subprocess.Process, reading: asyncio.Future[tuple[bytes, bytes]]) -> None:
+    """As Ctrl-C does first: launchers end their workers, which are in sessions of their own and outlive a kill."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
+        if reading.done():
+            break
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        await asyncio.wait({reading}, timeout=GRACE_S)
 
 
 @SERVER.tool()
