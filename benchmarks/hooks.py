@@ -87,7 +87,7 @@ def measure(name: str) -> None:
     step, steps = make_loop(name, torch), LOOPS[name]
     for _ in range(300 if name != "ten-ms" else 30):
         step()
-    found = {}
+    found, off_ns = {}, time.perf_counter_ns()
     for way in ("noted", "rested"):
         agent.may_rest = way == "rested"
         if way == "noted":
@@ -96,8 +96,11 @@ def measure(name: str) -> None:
         for block in range(BLOCKS):
             for is_on in (True, False) if block % 2 else (False, True):
                 agent.owner = get_ident() if is_on else 0
-                if not is_on:
-                    agent.resting = False
+                if is_on:  # the blocks without hooks are not part of the time that the budget is a share of
+                    (before_ns, before), now_ns = agent.weighed_at, time.perf_counter_ns()
+                    agent.weighed_at = (before_ns + now_ns - off_ns, before)
+                else:
+                    agent.resting, off_ns = False, time.perf_counter_ns()
                 if way == "noted":
                     agent.rests_for = agent.skips = agent.without_gradients = 0
                 start = time.thread_time()

@@ -85,7 +85,7 @@ whether the sizes of sequences are known; whether an input needs gradients; whet
 lists, where torch does not count their weights; and whether it has weights that are not plain tensors. With several
 optimizers: whether its weights were changed since its last forward with gradients, or are still the same."""
 
-EVENT_NS = 3_000
+EVENT_NS = 4_500
 """The cost of recording an event between torch's operators, which leave the caches cold (docs/overhead.md)."""
 
 COPIED_MASK, COPIED_KEY_MASK, COPIED_IDS, COPIED_FRAMES = range(4)
