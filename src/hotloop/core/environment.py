@@ -35,8 +35,8 @@ def compare_environments(before: Mapping[str, Any], after: Mapping[str, Any]) ->
     """
     changes = []
     for group, kind in GROUPS.items():
-        sides = [side.get(group) for side in (before, after)]
-        if not all(isinstance(side, dict) for side in sides):
+        sides = [side[group] for side in (before, after) if isinstance(side.get(group), dict)]
+        if len(sides) < 2:
             continue
         for name in sorted({*sides[0], *sides[1]}):
             old, new = (None if side.get(name) is None else str(side[name]) for side in sides)

@@ -59,7 +59,7 @@ def describe_environment(processes: Sequence[Mapping[str, Any]], variables: Mapp
     }
 
 
-def read_packages(python: str, search_path: str = "") -> dict[str, str] | None:
+def read_packages(python: str, search_path: str = "", timeout_s: float = READ_TIMEOUT_S) -> dict[str, str] | None:
     """Versions of the packages that a Python can import, by normalized name; None if it does not say.
 
     ``search_path`` is what PYTHONPATH adds.
@@ -71,7 +71,7 @@ def read_packages(python: str, search_path: str = "") -> dict[str, str] | None:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            timeout=READ_TIMEOUT_S,
+            timeout=timeout_s,
             check=True,
         )
         packages: dict[str, str] = json.loads(done.stdout)

@@ -1,4 +1,4 @@
-"""attach, drill and prove: one verdict with its reason first, then what it rests on, and how far it holds."""
+"""attach, bisect, drill and prove: one verdict with its reason first, then what it rests on, and how far it holds."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import math
 import os
 from collections.abc import Iterable
 
+from hotloop.core.bisection import BISECT_SCHEMA, Bisection, BisectStep
 from hotloop.core.drill import DRILL_SCHEMA, Drill, DrillMoment
+from hotloop.core.environment import EnvironmentChange
 from hotloop.core.proof import PROOF_SCHEMA, Proof, ProofSide
 from hotloop.core.snapshot import ATTACH_SCHEMA, AttachReport, SlowPlace, Stand, say_wait
 from hotloop.show.report.document import Document, Paragraph, Section, Span, Surface, Table, View, write
@@ -14,6 +16,7 @@ from hotloop.show.report.text import UNKNOWN, clean, format_counted, format_dura
 
 TONES = {
     **{"hung": "high", "slow": "medium", "cannot tell": "medium"},
+    **{"found": "good"},
     **{"pass": "good", "fail": "high"},
     **{"faster": "best", "same": "good", "slower": "medium", "refused": "high"},
 }
@@ -250,3 +253,47 @@ def _describe_side(side: ProofSide, proof: Proof) -> tuple[str, ...]:
 
 
 PROVE = View(id="prove", type=Proof, schema=PROOF_SCHEMA, describe=describe_proof)
+
+
+def describe_bisection(bisection: Bisection, surface: Surface) -> Document:
+    title = f"{bisection.verdict}: {clean(bisection.reason)}"
+    if bisection.culprit and bisection.ratio is not None:
+        bounds = f"({bisection.low:.3f} to {bisection.high:.3f})"
+        names = " and ".join(clean(_say_change(one)) for one in bisection.culprit)
+        title = f"found: {names}: {bisection.ratio:.3f} {bounds} times as long"
+    facts = [
+        bisection.reason if bisection.culprit else "",
+        *(f"suspect: {_say_change(one)}" for one in bisection.suspects),
+        *(f"not tried: {_say_change(one.change)}: {one.reason}" for one in bisection.untried),
+        f"{format_counted(bisection.changes_count, 'change')}, losses not compared; "
+        f"took {format_duration(bisection.took_s * 1e9)}",
+    ]
+    steps = Table(
+        header=("step", "changes", "time", "pairs", "is", "with"),
+        rows=tuple(_describe_step(number, step) for number, step in enumerate(bisection.steps, 1)),
+        left=frozenset({4, 5}),
+    )
+    return Document(
+        title=title,
+        tone=TONES.get(bisection.verdict, "medium"),
+        sections=(
+            Section(title="steps", blocks=(steps,) if bisection.steps else ()),
+            Section(title="", blocks=_paragraphs(filter(None, facts))),
+        ),
+    )
+
+
+def _say_change(change: EnvironmentChange) -> str:
+    if change.kind == "revision":
+        return f"revision {change.name}"
+    return f"{change.kind} {change.name} {change.before or '(none)'} -> {change.after or '(none)'}"
+
+
+def _describe_step(number: int, step: BisectStep) -> tuple[str, ...]:
+    side = {True: "slow", False: "fast", None: f"unknown: {clean(step.reason)[:120]}"}[step.is_slow]
+    names = ", ".join(step.changes[:3]) + (f" and {len(step.changes) - 3} more" if len(step.changes) > 3 else "")
+    time = UNKNOWN if step.ratio is None else f"{step.ratio:.3f}"
+    return str(number), str(len(step.changes)), time, str(step.pairs), side, clean(names)
+
+
+BISECT = View(id="bisect", type=Bisection, schema=BISECT_SCHEMA, describe=describe_bisection)

@@ -1,0 +1,126 @@
+"""hotloop bisect over real environments and revisions; a referee that reads what a side would train with."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hotloop.cli import main
+from hotloop.core.bisection import BISECT_SCHEMA, Bisection
+from hotloop.core.decode import encode_contract
+from hotloop.core.proof import Proof, ProofSide
+from hotloop.evidence.telemetry.environment import read_packages
+from hotloop.pipeline.bisecting import Suspects, bisect, suspect_environment, suspect_revisions
+from hotloop.pipeline.proving import ProofVariant
+
+INSTALL = """import pathlib, sys
+folder = next(pathlib.Path(sys.argv[1]).parent.parent.glob("lib/python3*/site-packages"))
+for name, version in (word.split("==") for word in sys.argv[2:]):
+    place = folder / f"{name}-{version}.dist-info"
+    place.mkdir()
+    (place / "METADATA").write_text(f"Metadata-Version: 2.1\\nName: {name}\\nVersion: {version}\\n")
+"""
+COMMAND = f"{sys.executable} install.py {{python}} {{requirements}}"
+
+
+def weigh(variant: ProofVariant) -> float:
+    """Time per step: beta 2 and MALLOC_ARENA_MAX=1 are slow, and so is a revision that says so."""
+    beta = (
+        (read_packages(variant.command[0], timeout_s=300) or {}).get("beta")
+        if "environment" in variant.command[0]
+        else None
+    )
+    script = (variant.cwd / "train.py").read_text()
+    slow = (beta == "2", variant.variables.get("MALLOC_ARENA_MAX") == "1", "slow" in script)
+    return 1.5 ** sum(slow)
+
+
+def referee(a: ProofVariant, b: ProofVariant, folder: Path, **_: Any) -> Proof:
+    if "broken" in (b.cwd / "train.py").read_text():
+        return Proof(tool_version="", verdict="refused", reason="B failed", a=ProofSide(id="A", command=()), b=side)
+    ratio = weigh(b) / weigh(a)
+    verdict = "slower" if ratio > 1 else "same"
+    bounds = {"low": ratio - 0.01, "high": ratio + 0.01, "pairs": 4}
+    return Proof(tool_version="", verdict=verdict, reason="", a=side, b=side, ratio=ratio, **bounds)
+
+
+side = ProofSide(id="B", command=())
+
+
+def search(suspects: Suspects, folder: Path) -> Bisection:
+    return bisect(suspects, ("python",), folder, lambda text: None, budget_s=600.0, least_ratio=0.03, referee=referee)
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ProofVariant:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "install.py").write_text(INSTALL)
+    (tmp_path / "train.py").write_text("")
+    return ProofVariant(command=(sys.executable, "train.py"), cwd=tmp_path, variables={"MALLOC_ARENA_MAX": "3"})
+
+
+def record(name: str, **groups: dict[str, str]) -> str:
+    folder = Path(name)
+    (folder / "processes").mkdir(parents=True)
+    (folder / "environment.json").write_text(json.dumps({"machine": {}, "variables": {}, **groups}))
+    return name
+
+
+def test_a_package_is_found_in_environments_of_its_own(project: ProofVariant) -> None:
+    before, after = ({name: version for name in ("alpha", "beta", "gamma")} for version in ("1", "2"))
+    fast = record("fast", packages=before, machine={"kernel": "6.1"})
+    slow = record("slow", packages=after | {"delta": "1 at 0123"}, machine={"kernel": "6.2"})
+    installed = read_packages(sys.executable, timeout_s=300)
+    found = search(suspect_environment(fast, slow, project, project.cwd / "bisect", COMMAND), project.cwd / "bisect")
+    assert (found.verdict, [one.name for one in found.culprit]) == ("found", ["beta"])
+    assert (found.ratio, found.whole_ratio, found.rest_ratio) == (1.5, 1.5, 1.0)
+    assert [one.change.name for one in found.untried] == ["delta", "kernel"]
+    assert found.steps[0].is_slow
+    assert read_packages(sys.executable, timeout_s=300) == installed
+    named = search(suspect_environment(fast, slow, project, project.cwd / "bisect", None), project.cwd / "bisect")
+    assert (named.verdict, named.changes_count, len(named.untried)) == ("cannot tell", 0, 5)
+
+
+def test_a_variable_is_set_and_another_slow_change_is_reported(project: ProofVariant) -> None:
+    hidden = {"NCCL_X": "a", "TORCH_A": "***"}
+    fast = record("fast", variables={"OMP_NUM_THREADS": "2"}, packages={"beta": "1"})
+    slow = record("slow", variables={"MALLOC_ARENA_MAX": "1", **hidden}, packages={"beta": "2"})
+    found = search(suspect_environment(fast, slow, project, project.cwd / "bisect", COMMAND), project.cwd / "bisect")
+    assert (found.verdict, found.ratio, found.rest_ratio, found.whole_ratio) == ("found", 1.5, 1.5, 2.25)
+    assert [one.change.name for one in found.untried] == ["TORCH_A"]
+
+
+@pytest.mark.parametrize(("broken", "count"), [((), 1), ((5,), 1), ((6,), 2), ((6, 7), 3)])
+def test_the_first_slow_of_twelve_commits(project: ProofVariant, broken: tuple[int, ...], count: int) -> None:
+    def git(*words: str) -> None:
+        who = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
+        subprocess.run(["git", *who, *words], check=True, capture_output=True, cwd=project.cwd)
+
+    git("init", "-q")
+    for number in range(13):
+        text = f"{number} {'slow' if number >= 7 else ''} {'broken' if number in broken else ''}"
+        (project.cwd / "train.py").write_text(text)
+        git("add", "train.py")
+        git("commit", "-qm", f"commit {number}")
+    found = search(suspect_revisions("HEAD~12", "HEAD", project), project.cwd / "bisect")
+    suspects = [one.name.partition(" ")[2] for one in found.culprit or found.suspects]
+    assert suspects == [f"commit {number}" for number in range(8 - count, 8)] or count == 3
+    assert (found.verdict, len(suspects)) == ("found" if count == 1 else "cannot tell", count)
+    assert len(found.steps) <= 7 + len(broken)
+    assert len(list((project.cwd / ".git" / "worktrees").glob("*"))) == 0
+
+
+def test_a_bisection_is_drawn_from_its_json(project: ProofVariant, capsys: pytest.CaptureFixture[str]) -> None:
+    fast = record("fast", variables={"MALLOC_ARENA_MAX": "2"}, packages={})
+    slow = record("slow", variables={"MALLOC_ARENA_MAX": "1"}, packages={"alpha": "1"})
+    found = search(suspect_environment(fast, slow, project, project.cwd, None), project.cwd)
+    Path("bisect.json").write_text(json.dumps(encode_contract(BISECT_SCHEMA, found)))
+    assert main(["report", "bisect.json"]) == 0
+    title = capsys.readouterr().out.splitlines()[0]
+    assert "variable MALLOC_ARENA_MAX 2 -> 1" in title
+    assert "1.500 (1.490 to 1.510)" in title
