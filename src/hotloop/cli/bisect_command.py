@@ -9,11 +9,10 @@ import shutil
 import sys
 
 from hotloop.cli.options import option, output_options
-from hotloop.cli.show import check_outputs, show_report
+from hotloop.cli.show import check_outputs, emit, show_report
 from hotloop.core.errors import UsageError
 
 ORDER, SUMMARY = 4, "find the package, variable or commit that makes a run slow"
-EXIT_CODES = {"found": 0, "cannot tell": 3}
 
 
 ABOUT = {
@@ -52,7 +51,6 @@ OPTIONS = (
 
 def execute(arguments: argparse.Namespace) -> int:
     from hotloop.cli.prove_command import make_variant, parse_percent, take_pair
-    from hotloop.cli.show import emit
     from hotloop.cli.tune_command import make_folder, parse_time_s
     from hotloop.pipeline.bisecting import bisect, suspect_environment, suspect_revisions
 
@@ -73,7 +71,7 @@ def execute(arguments: argparse.Namespace) -> int:
         if not list(folder.glob("*/*/trials/*")):  # no log of a failure is left
             shutil.rmtree(folder, ignore_errors=True)
     show_report(report, arguments, sys.stdout)
-    return EXIT_CODES[report.verdict]
+    return 0 if report.verdict == "found" else 3
 
 
 def split_words(arguments: argparse.Namespace) -> tuple[list[str], list[str]]:

@@ -6,25 +6,20 @@ from dataclasses import dataclass
 from typing import Literal
 
 from .environment import EnvironmentChange
+from .proof import Proof
 
 BISECT_SCHEMA = "hotloop.bisect/1"
-"""Version of the contract. Fields are added, never changed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BisectStep:
-    """One proof: the run with these ``changes`` against the run without them. ``is_slow`` is None if it is unknown.
-
-    ``ratio`` (between ``low`` and ``high``) is the time with the changes over the time without them.
+    """A run without some changes (A) against the run with them (B). ``is_slow`` is None if that is unknown, and
+    ``proof`` if the budget ran out before the step.
     """
 
     changes: tuple[str, ...]
     is_slow: bool | None
-    reason: str
-    ratio: float | None = None
-    low: float | None = None
-    high: float | None = None
-    pairs: int = 0
+    proof: Proof | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

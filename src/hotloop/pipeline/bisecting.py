@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from .proving import Emit, ProofVariant, check_out, prove, run_git, run_tool
 from .recordings import locate_run
 
 INSTALL_TIMEOUT_S = 1800
+OVER = "the budget ran out"
 LIST_SITE_FOLDERS = """
 import site, sys
 user = [site.getusersitepackages()] if sys.prefix == sys.base_prefix else []
@@ -39,12 +40,16 @@ Vary = Callable[[frozenset[int], Path], AbstractContextManager[tuple[ProofVarian
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suspects:
-    """The changes that hotloop can make, and how. The culprit consists of at most ``most_members`` of them."""
+    """The changes that hotloop can make, and how."""
 
     changes: tuple[EnvironmentChange, ...]
     vary: Vary
-    most_members: int
     untried: tuple[UntriedChange, ...] = ()
+
+    @property
+    def are_revisions(self) -> bool:
+        """Whether each change builds on those before it, so that none can be left out."""
+        return bool(self.changes) and self.changes[0].kind == "revision"
 
 
 def bisect(
@@ -73,45 +78,38 @@ def bisect(
         untried=suspects.untried,
     )
     if changes:
-        whole = search.look(frozenset(range(len(changes))))
+        is_slow, whole = search.look(frozenset(range(len(changes))))
         reason = "the run with all changes that hotloop can make is not slower: the cause is not among them"
-        if whole.is_slow is None:
-            reason = f"the run with all changes cannot be compared: {whole.reason}"
-        result = replace(result, whole_ratio=whole.ratio, reason=reason, suspects=changes)
-        if whole.is_slow and whole.ratio is not None:
+        if is_slow is None:
+            reason = f"the run with all changes cannot be compared: {whole.reason if whole else OVER}"
+        result = replace(result, whole_ratio=whole and whole.ratio, reason=reason, suspects=changes)
+        if is_slow and whole and whole.ratio:
             search.slow_ratio = math.sqrt(whole.ratio)
             result = _find(result, search, suspects)
-    return replace(result, steps=tuple(search.steps.values()), took_s=time.monotonic() - begun_s)
+    return replace(result, steps=tuple(search.steps), took_s=time.monotonic() - begun_s)
 
 
 def _find(result: Bisection, search: _Search, suspects: Suspects) -> Bisection:
     """The culprit with its own ratio and, unless it is a revision, the ratio of the rest."""
-    found, is_culprit = find_culprit(
-        len(suspects.changes), lambda chosen: search.look(chosen).is_slow, suspects.most_members
-    )
+    most = 1 if suspects.are_revisions else len(suspects.changes)
+    found, is_culprit = find_culprit(len(suspects.changes), lambda chosen: search.look(chosen)[0], most)
     named = tuple(suspects.changes[at] for at in sorted(found))
     if not is_culprit:
         return replace(result, suspects=named, reason="the steps do not show which of the suspects makes the run slow")
-    alone, rest = search.look(found), frozenset(range(len(suspects.changes))) - found
-    result = replace(
-        result,
-        verdict="found",
-        reason="slow with the culprit alone",
-        culprit=named,
-        suspects=(),
-        ratio=alone.ratio,
-        low=alone.low,
-        high=alone.high,
-    )
-    if not rest or named[0].kind == "revision":
+    _, alone = search.look(found)
+    assert alone is not None
+    result = replace(result, verdict="found", culprit=named, suspects=(), reason="slow with this change alone")
+    result = replace(result, ratio=alone.ratio, low=alone.low, high=alone.high)
+    rest = frozenset(range(len(suspects.changes))) - found
+    if suspects.are_revisions or not rest:
         return result
-    without = search.look(rest)
+    is_slow, without = search.look(rest)
     said = {
         None: "; without it: cannot tell",
-        True: ", but also without it: undo the culprit, and bisect again",
+        True: ", but also without it: undo it, and bisect again",
         False: ", and not slow without it",
-    }[without.is_slow]
-    return replace(result, rest_ratio=without.ratio, reason=result.reason + said)
+    }[is_slow]
+    return replace(result, rest_ratio=without and without.ratio, reason=result.reason + said)
 
 
 class _Search:
@@ -129,35 +127,24 @@ class _Search:
     ) -> None:
         self._suspects, self._folder, self._emit, self._prove_step = suspects, folder, emit, prove_step
         self._until_s, self.slow_ratio = until_s, slow_ratio
-        self.steps: dict[frozenset[int], BisectStep] = {}
+        self.steps: list[BisectStep] = []
+        self.look = cache(self._look)
 
-    def look(self, chosen: frozenset[int]) -> BisectStep:
-        if chosen not in self.steps:
-            self.steps[chosen] = self._prove(chosen)
-        return self.steps[chosen]
-
-    def _prove(self, chosen: frozenset[int]) -> BisectStep:
-        """One proof, within its share of the time that is left."""
+    def _look(self, chosen: frozenset[int]) -> tuple[bool | None, Proof | None]:
+        """Whether the run with these changes is slow, and the proof, within its share of the time that is left."""
         changes, number = self._suspects.changes, len(self.steps) + 1
-        names = tuple(changes[at].name for at in sorted(chosen))
         planned = 3 + math.ceil(math.log2(len(changes)))  # all changes, the halves, the culprit alone, and the rest
         # Twice an even share, because most proofs end before their time is up.
         share_s = (self._until_s - time.monotonic()) / max(1, (planned + 1 - number) / 2)
-        if share_s <= 0:
-            return BisectStep(changes=names, is_slow=None, reason="the budget ran out")
-        self._emit(f"step {number}: {len(names)} of {len(changes)} changes")
-        place = self._folder / f"step-{number}"
-        with self._suspects.vary(chosen, place) as (a, b):
-            proof = self._prove_step(a, b, place, budget_s=share_s, least_ratio=self.slow_ratio - 1)
-        return BisectStep(
-            changes=names,
-            is_slow=self._judge(proof),
-            reason=proof.reason,
-            ratio=proof.ratio,
-            low=proof.low,
-            high=proof.high,
-            pairs=proof.pairs,
-        )
+        proof, place = None, self._folder / f"step-{number}"
+        if share_s > 0:
+            self._emit(f"step {number}: {len(chosen)} of {len(changes)} changes")
+            with self._suspects.vary(chosen, place) as (a, b):
+                proof = self._prove_step(a, b, place, budget_s=share_s, least_ratio=self.slow_ratio - 1)
+        is_slow = None if proof is None else self._judge(proof)
+        names = tuple(changes[at].name for at in sorted(chosen))
+        self.steps.append(BisectStep(changes=names, is_slow=is_slow, proof=proof))
+        return is_slow, proof
 
     def _judge(self, proof: Proof) -> bool | None:
         """Whether the ratio is on the slow side. An undecided proof says so only if its interval is on one side."""
@@ -190,7 +177,7 @@ def suspect_environment(fast: str, slow: str, variant: ProofVariant, folder: Pat
             shutil.rmtree(place / "environment", ignore_errors=True)
 
     untried = tuple(UntriedChange(change=change, reason=reason) for change, reason in judged if reason is not None)
-    return Suspects(changes=changes, vary=vary, most_members=len(changes), untried=untried)
+    return Suspects(changes=changes, vary=vary, untried=untried)
 
 
 def _read_environment(run: str) -> dict[str, Any]:
@@ -287,4 +274,4 @@ def suspect_revisions(good: str, bad: str, variant: ProofVariant) -> Suspects:
         EnvironmentChange(kind="revision", name=f"{commit[:10]} {subject}", before=ids[at], after=commit)
         for at, (commit, subject) in enumerate(commits)
     )
-    return Suspects(changes=changes, vary=vary, most_members=1)
+    return Suspects(changes=changes, vary=vary)

@@ -5,23 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable
 
 IsSlow = Callable[[frozenset[int]], bool | None]
-"""Positions of changes -> whether a run with only these is slow; None if that cannot be told."""
+"""Positions of changes -> whether a run with only these is slow; None if that is unknown."""
 
 
 def find_first(last: int, is_slow: Callable[[int], bool | None]) -> tuple[int, int]:
     """The largest count that is known to be fast and the smallest that is known to be slow: one apart if the first
-    slow count was found. 0 is fast and ``last`` is slow. A count that cannot be told is skipped, as by git bisect.
+    slow count was found. 0 is fast and ``last`` is slow. A count whose answer is unknown is skipped, as by git bisect.
 
     >>> find_first(12, lambda count: count >= 8)
     (7, 8)
     """
     fast, slow = 0, last
-    untold: set[int] = set()
-    while untried := [count for count in range(fast + 1, slow) if count not in untold]:
+    unknown: set[int] = set()
+    while untried := [count for count in range(fast + 1, slow) if count not in unknown]:
         count = min(untried, key=lambda one: abs(2 * one - fast - slow))
         answer = is_slow(count)
         if answer is None:
-            untold.add(count)
+            unknown.add(count)
         elif answer:
             slow = count
         else:

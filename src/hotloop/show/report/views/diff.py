@@ -19,7 +19,6 @@ NUMBERS_WIDTH = 56
 """Columns of a row of kernels or operators that its name leaves to the numbers."""
 SHAPES_WIDTH = 20
 CHANGE_WIDTH = 40
-"""Columns of the names and values of what changed in the environment."""
 TERM_HEADER = ("", "before", "after", "change", "95%", "")
 TERM_TEXT = {
     "input_wait": "waiting for input",

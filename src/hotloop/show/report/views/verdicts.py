@@ -256,44 +256,41 @@ PROVE = View(id="prove", type=Proof, schema=PROOF_SCHEMA, describe=describe_proo
 
 
 def describe_bisection(bisection: Bisection, surface: Surface) -> Document:
-    title = f"{bisection.verdict}: {clean(bisection.reason)}"
-    if bisection.culprit and bisection.ratio is not None:
-        bounds = f"({bisection.low:.3f} to {bisection.high:.3f})"
-        names = " and ".join(clean(_say_change(one)) for one in bisection.culprit)
-        title = f"found: {names}: {bisection.ratio:.3f} {bounds} times as long"
+    names = "".join(f"{_say_change(one)}: " for one in bisection.culprit)
     facts = [
-        bisection.reason if bisection.culprit else "",
         *(f"suspect: {_say_change(one)}" for one in bisection.suspects),
         *(f"not tried: {_say_change(one.change)}: {one.reason}" for one in bisection.untried),
         f"{format_counted(bisection.changes_count, 'change')}, losses not compared; "
         f"took {format_duration(bisection.took_s * 1e9)}",
     ]
+    if bisection.ratio is not None:
+        facts.insert(0, f"{bisection.ratio:.3f} ({bisection.low:.3f} to {bisection.high:.3f}) times as long")
     steps = Table(
-        header=("step", "changes", "time", "pairs", "is", "with"),
+        header=("step", "changes", "times as long", "pairs", "is", "with"),
         rows=tuple(_describe_step(number, step) for number, step in enumerate(bisection.steps, 1)),
         left=frozenset({4, 5}),
     )
     return Document(
-        title=title,
+        title=clean(f"{bisection.verdict}: {names}{bisection.reason}"),
         tone=TONES.get(bisection.verdict, "medium"),
         sections=(
             Section(title="steps", blocks=(steps,) if bisection.steps else ()),
-            Section(title="", blocks=_paragraphs(filter(None, facts))),
+            Section(title="", blocks=_paragraphs(facts)),
         ),
     )
 
 
 def _say_change(change: EnvironmentChange) -> str:
-    if change.kind == "revision":
-        return f"revision {change.name}"
-    return f"{change.kind} {change.name} {change.before or '(none)'} -> {change.after or '(none)'}"
+    values = "" if change.kind == "revision" else f" {change.before or '(none)'} -> {change.after or '(none)'}"
+    return f"{change.kind} {change.name}{values}"
 
 
 def _describe_step(number: int, step: BisectStep) -> tuple[str, ...]:
-    side = {True: "slow", False: "fast", None: f"unknown: {clean(step.reason)[:120]}"}[step.is_slow]
-    names = ", ".join(step.changes[:3]) + (f" and {len(step.changes) - 3} more" if len(step.changes) > 3 else "")
-    time = UNKNOWN if step.ratio is None else f"{step.ratio:.3f}"
-    return str(number), str(len(step.changes)), time, str(step.pairs), side, clean(names)
+    proof, names = step.proof, ", ".join(step.changes[:3]) + (", ..." if len(step.changes) > 3 else "")
+    ratio = UNKNOWN if proof is None or proof.ratio is None else f"{proof.ratio:.3f}"
+    why = clean(proof.reason)[:120] if proof else "the budget ran out"
+    side = {True: "slow", False: "fast", None: f"unknown: {why}"}[step.is_slow]
+    return str(number), str(len(step.changes)), ratio, str(proof.pairs if proof else 0), side, clean(names)
 
 
 BISECT = View(id="bisect", type=Bisection, schema=BISECT_SCHEMA, describe=describe_bisection)
