@@ -29,6 +29,8 @@ from .recordings import locate_run
 
 INSTALL_TIMEOUT_S = 1800
 OVER = "the budget ran out"
+MOST_LEAST_RATIO = 0.5
+"""The largest difference that a proof may call none."""
 LIST_SITE_FOLDERS = """
 import site, sys
 user = [site.getusersitepackages()] if sys.prefix == sys.base_prefix else []
@@ -82,7 +84,7 @@ def bisect(
         reason = "the run with all changes that hotloop can make is not slower: the cause is not among them"
         if is_slow is None:
             reason = f"the run with all changes cannot be compared: {whole.reason if whole else OVER}"
-        result = replace(result, whole_ratio=whole and whole.ratio, reason=reason, suspects=changes)
+        result = replace(result, whole_ratio=whole.ratio if whole else None, reason=reason, suspects=changes)
         if is_slow and whole and whole.ratio:
             search.slow_ratio = math.sqrt(whole.ratio)
             result = _find(result, search, suspects)
@@ -109,7 +111,7 @@ def _find(result: Bisection, search: _Search, suspects: Suspects) -> Bisection:
         True: ", but also without it: undo it, and bisect again",
         False: ", and not slow without it",
     }[is_slow]
-    return replace(result, rest_ratio=without and without.ratio, reason=result.reason + said)
+    return replace(result, rest_ratio=without.ratio if without else None, reason=result.reason + said)
 
 
 class _Search:
@@ -140,7 +142,8 @@ class _Search:
         if share_s > 0:
             self._emit(f"step {number}: {len(chosen)} of {len(changes)} changes")
             with self._suspects.vary(chosen, place) as (a, b):
-                proof = self._prove_step(a, b, place, budget_s=share_s, least_ratio=self.slow_ratio - 1)
+                least_ratio = min(self.slow_ratio - 1, MOST_LEAST_RATIO)
+                proof = self._prove_step(a, b, place, budget_s=share_s, least_ratio=least_ratio)
         is_slow = None if proof is None else self._judge(proof)
         names = tuple(changes[at].name for at in sorted(chosen))
         self.steps.append(BisectStep(changes=names, is_slow=is_slow, proof=proof))
