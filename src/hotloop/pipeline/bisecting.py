@@ -136,8 +136,10 @@ class _Search:
         """Whether the run with these changes is slow, and the proof, within its share of the time that is left."""
         changes, number = self._suspects.changes, len(self.steps) + 1
         planned = 3 + math.ceil(math.log2(len(changes)))  # all changes, the halves, the culprit alone, and the rest
-        # Twice an even share, because most proofs end before their time is up.
-        share_s = (self._until_s - time.monotonic()) / max(1, (planned + 1 - number) / 2)
+        # Half of the time for the first proof, without which there is no search; then twice an even share, because most
+        # proofs end before their time is up.
+        parts_count = 2.0 if number == 1 else max(1.0, (planned + 1 - number) / 2)
+        share_s = (self._until_s - time.monotonic()) / parts_count
         proof, place = None, self._folder / f"step-{number}"
         if share_s > 0:
             self._emit(f"step {number}: {len(chosen)} of {len(changes)} changes")
