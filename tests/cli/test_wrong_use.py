@@ -24,6 +24,15 @@ WRONG: dict[str, Sequence[tuple[Sequence[str], str]]] = {
         (["--at-least", "none", "python", "a.py", "--", "python", "b.py"], "--at-least"),
         (["--replay", "train.py"], "train.py"),
     ],
+    "bisect": [
+        (["a", "b"], "no command"),
+        (["a", "--", "python", "a.py"], "give two recorded runs"),
+        (["a", "b", "--budget", "1m", "c", "--", "python", "a.py"], "give two recorded runs"),
+        (["a", "b", "--budget", "soon", "--", "python", "a.py"], "soon"),
+        (["nothing", "b", "--", "python", "train.py"], "nothing"),
+        (["--install", "pip install {requirements}", "a", "b", "--", "python", "train.py"], "your own environment"),
+        (["--git", "main", "--", "python", "train.py"], "--git is 'main'"),
+    ],
     "drill": [
         ([], "no command"),
         (["--grace", "soon", "--", "python", "a.py"], "--grace"),

@@ -275,7 +275,9 @@ def _write_end(folder: Path, end: ChildEnd, kills_before: int | None, watches: _
 
     from hotloop.agent.attach.child import oom_kills
     from hotloop.change.tune.supervisor import CORES_FILE
+    from hotloop.core.environment import ENVIRONMENT_FILE
     from hotloop.core.recording import OUTCOME_FILE, outcome_to_json
+    from hotloop.pipeline.runs import read_environment
     from hotloop.show.export.exporter import NAME as EXPORTS_FILE
     from hotloop.show.export.exporter import exports_to_json
 
@@ -297,6 +299,7 @@ def _write_end(folder: Path, end: ChildEnd, kills_before: int | None, watches: _
     exported = watches.exports.stop()  # they export the outcome as well
     if exported:
         _write_best(folder / EXPORTS_FILE, exports_to_json(exported))
+    _write_best(folder / ENVIRONMENT_FILE, json.dumps(read_environment(folder, os.environ)))
 
 
 def _make_stall_watch(folder: Path, collector: Collector, arguments: argparse.Namespace) -> StallWatch:
