@@ -1,0 +1,179 @@
+"""What the pairs of a bound show, what refuses it, and which statements are left out of a working copy."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hotloop.change.apply import ABLATIONS, ACTS, TECHNIQUES, check_strategy
+from hotloop.change.tune.bounds import measure_bound, steps_to_recur
+from hotloop.change.tune.script import Refusal
+from hotloop.change.tune.search import find_candidates
+from hotloop.change.tune.statements import leave_out_statements
+from hotloop.change.tune.trials import CRASH, Ran
+from hotloop.core.errors import UsageError
+from hotloop.core.findings import Bound, Finding, Fix, Where
+from hotloop.core.report import Report, StepSummary, Timeline
+from hotloop.core.strategy import Choice, Strategy, StrategyError
+from hotloop.judge.diagnose import RULES
+
+from .records import applied, failed, measurement, ok
+
+ABLATION = "no-gc"
+FINDING = Finding(rule="gc-pause", title="", evidence={}, cost_ns=200_000)
+
+
+def play(b: Ran, *, budget_s: float = 1000.0, finding: Finding = FINDING, phase_ratio: float | None = None) -> Bound:
+    """A bound of pairs whose A takes 1 ms a step, on a clock that each process moves on by ten seconds."""
+    clock = [0.0]
+
+    def run(side: str, number: int) -> Ran:
+        clock[0] += 10.0
+        unchanged = measurement(1e6 * (1.01 if number % 2 else 0.99), whole_count=40)
+        return b if side == "B" else ok(unchanged)
+
+    return measure_bound(
+        ABLATIONS[ABLATION],
+        finding,
+        run,
+        phase_ratio=phase_ratio,
+        until_s=budget_s,
+        process_s=10.0,
+        clock_s=lambda: clock[0],
+    )
+
+
+def without(step_ns: float, **changes: Any) -> Ran:
+    return ok(measurement(step_ns, (ABLATION,), **{"whole_count": 40, **changes}))
+
+
+def test_a_bound_is_what_the_step_saves_without_the_cost() -> None:
+    bound = play(without(0.8e6))
+    assert bound.saving is not None
+    assert (bound.ablation, bound.saving.basis.value, bound.saving.mid_ratio) == (
+        ABLATION,
+        "bounded",
+        pytest.approx(0.2, abs=1e-3),
+    )
+    assert bound.saving.low_ratio < 0.2 < bound.saving.high_ratio
+    assert bound.pairs >= 4
+    assert bound.reason == ABLATIONS[ABLATION].leaves
+
+
+def test_a_bound_is_never_negative() -> None:
+    saving = play(without(1.1e6)).saving
+    assert saving is not None
+    assert (saving.low_ratio, saving.mid_ratio, saving.high_ratio) == (0.0, 0.0, 0.0)
+
+
+PREVENTED = (applied(ABLATION, "not applicable", "the fact"),)
+
+
+@pytest.mark.parametrize(
+    ("b", "settings", "reason"),
+    [
+        (failed(CRASH), {}, "fails without it: crash: why"),
+        (ok(measurement(8e5, whole_count=40)), {}, "nothing to leave out"),
+        (without(8e5, applied=PREVENTED), {}, "the fact"),
+        (without(8e5, whole_count=12), {}, "12 steps instead of 40"),
+        (without(8e5), {"budget_s": 50.0}, "2 of at least 4 pairs"),
+        (without(8e5), {"finding": replace(FINDING, phase="forward"), "phase_ratio": 0.4}, "forward takes 100%"),
+    ],
+)
+def test_what_shows_no_bound_is_refused_with_its_reason(b: Ran, settings: dict[str, Any], reason: str) -> None:
+    bound = play(b, **settings)
+    assert bound.saving is None
+    assert reason in bound.reason
+
+
+def test_lost_checkpoints_refuse_a_bound() -> None:
+    unchanged = measurement(1e6, whole_count=40, breakdown={"checkpoint": 1e5})
+    clock = iter(range(0, 1000, 10))
+    bound = measure_bound(
+        ABLATIONS[ABLATION],
+        FINDING,
+        lambda side, number: ok(unchanged) if side == "A" else without(8e5),
+        phase_ratio=None,
+        until_s=1000.0,
+        process_s=10.0,
+        clock_s=lambda: float(next(clock)),
+    )
+    assert (bound.saving, "no checkpoints" in bound.reason) == (None, True)
+
+
+@pytest.mark.parametrize(("times_ns", "steps"), [([5, 5, 5, 45, 5] * 4, 25), ([13, 12, 13, 14, 13] * 4, 0)])
+def test_a_cost_that_recurs_needs_as_many_steps(times_ns: list[int], steps: int) -> None:
+    timeline = Timeline(rank=0, first_step=tuple(range(20)), phase_ns={"other": tuple(times_ns)})
+    summary = StepSummary(**{**dict.fromkeys(StepSummary.__dataclass_fields__), "count": 20})  # type: ignore[arg-type]
+    report = Report(tool_version="", command=(), verdict="", step=summary, timelines=(timeline,))
+    assert steps_to_recur(report, replace(FINDING, phase="other", cost_ns=8)) == steps
+
+
+def test_no_ablation_reaches_a_strategy_or_a_tuning() -> None:
+    assert not set(ABLATIONS) & {*TECHNIQUES, *ACTS}
+    assert {rule.ablation for rule in RULES.values()} - {""} <= set(ABLATIONS)
+    for ablation in ABLATIONS:
+        with pytest.raises(StrategyError, match="unknown technique"):
+            check_strategy(Strategy(choices=(Choice(technique=ablation),)), TECHNIQUES)
+        with pytest.raises(UsageError, match="unknown id"):
+            TECHNIQUES[ablation]
+    findings = [replace(FINDING, rule=rule, fix=Fix(technique=ablation)) for rule in RULES for ablation in ABLATIONS]
+    offered = find_candidates(findings, dict(TECHNIQUES.items()), lambda one: check_strategy(one, TECHNIQUES))
+    assert not {choice.technique for one in offered for choice in one.strategy.choices} & set(ABLATIONS)
+
+
+SCRIPT = """\
+import torch
+def report(model):
+    norms = [p.norm() for p in model.parameters()]
+    print(norms)
+def score(model):
+    return sum(p.norm() for p in model.parameters())
+for step in range(9):
+    loss = model(x)
+    loss.backward()
+    print(
+        loss.item(), step)
+    report(model)
+    total = score(model)
+    a(); b()
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "changed"),
+    [
+        (10, {10: "    pass", 11: ""}),
+        (11, {10: "    pass", 11: ""}),
+        (12, {12: "    pass"}),
+        (3, {12: "    pass"}),
+        (4, {4: "    pass"}),
+        (6, "line 13 computes may be read"),
+        (13, "line 13 computes may be read"),
+        (9, "calls backward()"),
+        (14, "more than one statement"),
+    ],
+)
+def test_statements_whose_value_nobody_reads_are_left_out(
+    tmp_path: Path, line: int, changed: dict[int, str] | str
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+    place = Where(file=str(script), line=line, function="<module>")
+    if isinstance(changed, str):
+        with pytest.raises(Refusal) as refusal:
+            leave_out_statements([place], tmp_path.resolve())
+        assert changed in str(refusal.value)
+        return
+    lines = leave_out_statements([place], tmp_path.resolve())["train.py"].decode().splitlines()
+    before = SCRIPT.splitlines()
+    assert {at + 1: text for at, text in enumerate(lines) if text != before[at]} == changed
+    assert len(lines) == len(before)
+
+
+def test_a_line_outside_of_the_folder_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(Refusal, match="not in the folder of the command"):
+        leave_out_statements([Where(file="/elsewhere/train.py", line=1, function="f")], tmp_path)
