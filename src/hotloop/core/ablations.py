@@ -12,7 +12,7 @@ class Ablation(Technique):
     """An act of a trial that measures a bound, one file each in ``apply/ablations/``. It may train to wrong numbers.
 
     It is in no catalogue of techniques: no strategy can name it, and nothing offers it. A process in which it reports
-    anything but Applied is no measurement: the reason of its NotApplicable is the reason why there is no bound.
+    anything but Applied does not measure a bound: the reason of its NotApplicable is the reason why there is no bound.
     """
 
     numerics = Numerics.LOSSY

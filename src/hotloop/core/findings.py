@@ -27,7 +27,7 @@ class Severity(str, Enum):
 
 
 class Basis(str, Enum):
-    """How a saving was forecast, best first; ``bounded`` is no forecast but the measured limit of any fix (Bound)."""
+    """How a saving was forecast, best first; ``bounded`` is the measured limit of any fix (Bound)."""
 
     MEASURED = "measured"
     SIMULATED = "simulated"

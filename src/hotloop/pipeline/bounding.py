@@ -15,7 +15,7 @@ from hotloop.change.tune.bounds import measure_bound, steps_to_recur
 from hotloop.change.tune.script import Refusal
 from hotloop.change.tune.statements import leave_out_statements
 from hotloop.change.tune.study import CodeChanged, Study, choose_limits, drop_outputs
-from hotloop.change.tune.trials import AttachTrial, Bench, Ran
+from hotloop.change.tune.trials import Bench, Ran
 from hotloop.change.tune.workspace import WorkspacePlan, code_outside, plan_workspace
 from hotloop.core.ablations import Ablation
 from hotloop.core.decode import decode, to_plain
@@ -64,16 +64,16 @@ def measure_bounds(
 
     ``observed`` is what the run itself measured. An interrupt ends it and keeps the bounds so far.
     """
-    plan = drop_outputs(run.plan)
-    bench = Bench(command=run.command, plan=plan, folder=run.folder, environment=_attach(run), measure=measure_run)
+    run = replace(run, plan=drop_outputs(run.plan))
     findings = list(report.findings)
+    wanted = [at for at, finding in enumerate(findings) if find_ablation(finding) is not None and is_wanted(finding)]
     try:
-        for at, finding in enumerate(findings):
-            ablation = find_ablation(finding)
-            if ablation is None or not is_wanted(finding):
-                continue
+        for turn, at in enumerate(wanted, 1):
+            finding, ablation = findings[at], find_ablation(findings[at])
+            assert ablation is not None
             emit(f"{finding.rule}: timing the training without it ({ablation.summary})")
-            bound = _measure(ablation, finding, report, run, bench, observed, until_s)
+            measure = partial(measure_bound, waiting_count=len(wanted) - turn, until_s=until_s)
+            bound = _measure(ablation, finding, report, run, observed, measure)
             findings[at] = replace(finding, bound=bound)
             emit(f"{finding.rule}: {_describe(bound)}")
     except CodeChanged as error:
@@ -102,8 +102,10 @@ def find_ablation(finding: Finding) -> Ablation | None:
     return ABLATIONS[rule.ablation]
 
 
-def _attach(run: BoundedRun, ablation: str = "") -> AttachTrial:
-    return partial(attach_trial, run.command, run.variables, deep=False, ablation=ablation)
+def make_bench(run: BoundedRun, ablation: str = "") -> Bench:
+    """Where trials of the command run, without the cost that the ablation of this id takes away."""
+    attach = partial(attach_trial, run.command, run.variables, deep=False, ablation=ablation)
+    return Bench(command=run.command, plan=run.plan, folder=run.folder, environment=attach, measure=measure_run)
 
 
 def _measure(
@@ -111,9 +113,8 @@ def _measure(
     finding: Finding,
     report: Report,
     run: BoundedRun,
-    bench: Bench,
     observed: Measurement | None,
-    until_s: float,
+    measure: Callable[..., Bound],
 ) -> Bound:
     def refuse(reason: str) -> Bound:
         return Bound(ablation=ablation.id, saving=None, pairs=0, reason=reason)
@@ -123,10 +124,10 @@ def _measure(
         return refuse("the run has no steps to compare")
     if len({rank.host for rank in report.ranks}) > 1:
         return refuse("its ranks are on several hosts, and trials start on this one")
-    without = replace(bench, environment=_attach(run, ablation.id))
+    bench, without = make_bench(run), make_bench(run, ablation.id)
     if ablation.edits_statements:
         try:
-            files = leave_out_statements(finding.where, bench.plan.source.resolve())
+            files = leave_out_statements(finding.where, run.plan.source.resolve())
         except Refusal as refusal:
             return refuse(str(refusal))
         without = replace(bench, patched=files)
@@ -139,12 +140,11 @@ def _measure(
         return study.run(f"{finding.rule}-{side}", benches[side], run.strategy, number)
 
     share = None if report.breakdown is None or finding.phase is None else report.breakdown.share(finding.phase)
-    return measure_bound(
+    return measure(
         ablation,
         finding,
         run_side,
         phase_ratio=share,
-        until_s=until_s,
         process_s=start_s + (limits.steps or 0) * observed.step_ns * 1e-9,
         clock_s=time.monotonic,
     )

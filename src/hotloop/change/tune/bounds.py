@@ -35,14 +35,17 @@ def measure_bound(
     run: RunSide,
     *,
     phase_ratio: float | None,
+    waiting_count: int,
     until_s: float,
     process_s: float,
     clock_s: Callable[[], float],
 ) -> Bound:
     """Pairs of the unchanged command (A) and of the command without the cost (B), until the interval is narrow.
 
-    ``phase_ratio`` is the share of the run's step that the finding's phase takes; None without a phase.
+    ``phase_ratio`` is the share of the run's step that the finding's phase takes; None without a phase. Of the
+    ``waiting_count`` findings that still wait, each can have its least number of pairs before this one gets more.
     """
+    begun_s = clock_s()
     baseline: list[Measurement] = []
     own: list[Measurement] = []
 
@@ -64,7 +67,8 @@ def measure_bound(
                 return refuse(comparison.reason)
             if saving is not None:
                 found = Bound(ablation=ablation.id, saving=saving, pairs=len(own), reason=ablation.leaves)
-                if saving.high_ratio - saving.low_ratio <= NARROW_RATIO:
+                for_others_s = waiting_count * statistics.LEAST_PAIRS * (clock_s() - begun_s) / len(own)
+                if saving.high_ratio - saving.low_ratio <= NARROW_RATIO or clock_s() + for_others_s > until_s:
                     break
     except SideFailed as failure:
         if failure.side == "B":

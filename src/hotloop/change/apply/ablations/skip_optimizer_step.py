@@ -14,7 +14,7 @@ from hotloop.core.techniques import Applied, Context, Effect
 class SkipOptimizerStep(Ablation):
     """
     ## What it does
-    Replaces `step()` of each optimizer by one that updates no parameter; its hooks, and a closure, still run.
+    Replaces `step()` of each optimizer by a step that updates no parameter; its hooks, and a closure, still run.
     """
 
     id = "skip-optimizer-step"

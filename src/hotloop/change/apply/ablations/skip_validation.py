@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from hotloop.change.apply.replayed_batches import make_replay, read_batches
 from hotloop.core.ablations import Ablation
 from hotloop.core.findings import Value
 from hotloop.core.techniques import Applied, Call, Context, Effect, NotApplicable
@@ -25,7 +24,12 @@ class SkipValidation(Ablation):
     leaves = "one batch of each validation remains"
     functions = ("torch.utils.data.dataloader:DataLoader._get_iterator", PLATEAU)
 
+    def change_model(self, model: Any, settings: Mapping[str, Value], context: Context) -> Effect:
+        """Changes nothing: whoever defines this hook knows the models and whether they are in training mode."""
+        return None
+
     def change_call(self, call: Call, settings: Mapping[str, Value], context: Context) -> Effect:
+        from hotloop.change.apply.replayed_batches import make_replay, read_batches
 
         if call.name == PLATEAU:
             return NotApplicable(why="the scheduler ReduceLROnPlateau may read what validation computes")
