@@ -32,8 +32,7 @@ for _ in range(2):
 def test_findings_get_a_bound_or_the_reason_why_not(tmp_path: Path) -> None:
     """A second is not enough for a pair, so only the run itself takes time."""
     ran = run_script(tmp_path, SCRIPT, "--bounds", "0.02", "--name", "r")
-    (found,) = [finding for finding in ran.seen["findings"] if finding["rule"] == "input-bound"]
-    bound = found["bound"]
+    (bound,) = [finding["bound"] for finding in ran.seen["findings"] if finding["rule"] == "input-bound"]
     assert (bound["ablation"], bound["saving"], bound["pairs"]) == ("replay-batches", None, 0)
     assert "at least 4 pairs" in bound["reason"]
     assert (tmp_path / "steps.log").read_text().count("step") == 80
@@ -49,8 +48,8 @@ def test_findings_get_a_bound_or_the_reason_why_not(tmp_path: Path) -> None:
 
 def test_a_trial_without_loading_trains_as_many_steps(tmp_path: Path) -> None:
     script = write_script(tmp_path, SCRIPT)
-    variables = clean_environment()
-    run = prepare_bounds((sys.executable, script.name), variables, tmp_path, tmp_path / ".hotloop/r", Strategy())
+    command, folder = (sys.executable, script.name), tmp_path / ".hotloop/r"
+    run = prepare_bounds(command, clean_environment(), tmp_path, folder, Strategy())
     limits = TrialLimits(steps=None, seconds=60.0, timeout_s=400.0, start_s=300.0, stall_s=300.0)
     measured: dict[str, Measurement] = {}
     for ablation in ("", "replay-batches"):

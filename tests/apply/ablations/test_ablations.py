@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import io
 from typing import Any
 
@@ -81,10 +80,3 @@ def test_an_optimizer_updates_nothing_and_calls_its_closure() -> None:
     ABLATIONS["skip-optimizer-step"].change_optimizer(optimizer, {}, make_process())
     weight.sum().backward()
     assert (optimizer.step(), optimizer.step(lambda: 3.0), weight.tolist()) == (None, 3.0, [1.0, 1.0])
-
-
-def test_nothing_is_collected(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("enable", "collect", "disable"):
-        monkeypatch.setattr(gc, name, getattr(gc, name) if name != "disable" else lambda: None)
-    ABLATIONS["no-gc"].start({}, make_process())
-    assert gc.collect() == 0
