@@ -13,8 +13,9 @@ from hotloop.core.report import Report
 from . import goals, statistics
 from .referee import RunSide, SideFailed, run_pairs
 
-LEVEL = 0.1
-"""Two-sided probability, over all looks, that the interval does not hold what the process without the cost saves."""
+LEVEL = 0.1 / statistics.LOOKS[0][1]
+"""So that the interval of the first looks holds what the process without the cost saves with a probability of 90%. No
+level is divided among looks: how wide an interval is ends the pairs, and not where it is."""
 MOST_PAIRS = 8
 NARROW_RATIO = 0.04
 """A narrower interval needs no further pair."""
