@@ -64,7 +64,7 @@ PREVENTED = (applied(ABLATION, "not applicable", "the fact"),)
 @pytest.mark.parametrize(
     ("b", "settings", "reason"),
     [
-        (failed(CRASH), {}, "fails without it: crash: why"),
+        (failed(CRASH), {}, "did not train: crash: why"),
         (ok(measurement(8e5, whole_count=40)), {}, "nothing to leave out"),
         (without(8e5, applied=PREVENTED), {}, "the fact"),
         (without(8e5, whole_count=12), {}, "12 steps instead of 40"),

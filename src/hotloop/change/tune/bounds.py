@@ -72,9 +72,9 @@ def measure_bound(
                 if saving.high_ratio - saving.low_ratio <= NARROW_RATIO or clock_s() + for_others_s > until_s:
                     break
     except SideFailed as failure:
-        if failure.side == "B":
-            return refuse(f"the training fails without it: {failure}")
-        return found or refuse(f"the unchanged command failed in a trial: {failure}")
+        if found is None:
+            which = "without it" if failure.side == "B" else "of the unchanged command"
+            return refuse(f"a process {which} did not train: {failure}")
     if found is None:
         return refuse(f"the time was enough for {len(own)} of at least {statistics.LEAST_PAIRS} pairs")
     return check_likeness(found, finding, phase_ratio, baseline)
