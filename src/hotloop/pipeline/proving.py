@@ -26,7 +26,7 @@ from hotloop.core.strategy import Strategy
 from hotloop.evidence.analyze.measurement import list_facts
 from hotloop.evidence.trace.recording import read_run
 
-from .tuning import attach_trial, measure_run
+from .trial_runs import attach_trial, measure_run
 
 OBSERVED_S = 5.0
 GIT_TIMEOUT_S = 120

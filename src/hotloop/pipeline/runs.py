@@ -55,6 +55,7 @@ from hotloop.remote.fetch import describe_fetch, is_store
 from hotloop.remote.uploader import describe_upload
 from hotloop.show.export.exporter import describe_exports
 
+from .bounding import recall_bounds
 from .stalls import describe_stalls
 
 Forecasts = Mapping[str, Forecast]
@@ -87,7 +88,7 @@ def read_report(run: str | Path = "last", *, probe: Probe = no_probe) -> Report:
     Raises RecordingError when there is nothing to read.
     """
     folder = locate_run(str(run))
-    report = report_run(read_run(folder), folder=folder, probe=probe)
+    report = recall_bounds(report_run(read_run(folder), folder=folder, probe=probe), folder)
     if report.next_command is None or not is_store(str(run)):
         return report
     # The folder of the cache is nobody's to name.

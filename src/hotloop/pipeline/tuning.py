@@ -4,34 +4,33 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
-from typing import Any
 
-from hotloop.agent.attach.launching import prepare_environment
-from hotloop.agent.attach.run_folder import write_manifest
-from hotloop.agent.replay.collector import Collector
 from hotloop.change.apply import TECHNIQUES, check_strategy
 from hotloop.change.tune.attempt import OBSERVED, Search, TuningAttempt, observe_baseline, run_attempt, stop_early
+from hotloop.change.tune.goals import SPEED
 from hotloop.change.tune.matrix import Configuration, begin_with_first, try_rows
-from hotloop.change.tune.quality import excuse_norms
 from hotloop.change.tune.search import least_steps
 from hotloop.change.tune.study import CodeChanged, Progress, Request, Study, choose_limits, drop_outputs
-from hotloop.change.tune.supervisor import CORES_FILE
-from hotloop.change.tune.trials import PATCH_RATIO, AttachTrial, Bench, Budget, read_left
+from hotloop.change.tune.trials import PATCH_RATIO, AttachTrial, Bench, Budget
 from hotloop.change.tune.tuner import BaselineFailed, Campaign
-from hotloop.change.tune.workspace import WorkspaceError, code_outside, plan_workspace, written_outside
+from hotloop.change.tune.workspace import (
+    WorkspaceError,
+    WorkspacePlan,
+    code_outside,
+    plan_workspace,
+    written_outside,
+)
+from hotloop.core.findings import Finding
 from hotloop.core.measurement import Measurement
 from hotloop.core.strategy import Strategy
-from hotloop.evidence.analyze.measurement import measure_training
-from hotloop.evidence.analyze.trainings import analyze_run
-from hotloop.evidence.telemetry.host_load import read_others_ratio
 from hotloop.evidence.trace.recording import move_places, read_run
 
+from .bounding import FOLDER, BoundedRun, measure_bounds
 from .runs import Probe, no_probe, report_run
+from .trial_runs import attach_trial, measure_run
 
 Emit = Callable[[str], None]
 check = partial(check_strategy, techniques=TECHNIQUES)
@@ -91,10 +90,31 @@ def tune_command(
             attach=attach,
         )
         run_attempt(attempt, search, request, progress)
+        if request.goal == SPEED and kept_ratio:
+            _bound_by_hand(request, study.bench.plan, progress, observed, budget, emit)
     except (BaselineFailed, CodeChanged, WorkspaceError) as error:
         stop_early(request, progress, error)
     finally:
         shutil.rmtree(request.folder / "work", ignore_errors=True)
+
+
+def _bound_by_hand(
+    request: Request, plan: WorkspacePlan, progress: Progress, observed: Measurement, budget: Budget, emit: Emit
+) -> None:
+    """What a perfect fix could save of each finding that no technique treats, in the time that is left."""
+    run = BoundedRun(
+        command=request.command,
+        variables=request.variables,
+        plan=plan,
+        folder=request.folder / FOLDER,
+        strategy=Strategy(),
+    )
+
+    def is_by_hand(finding: Finding) -> bool:
+        return finding.fix is None or finding.fix.technique not in request.techniques
+
+    assert progress.report is not None
+    progress.report = measure_bounds(run, progress.report, observed, budget.until_s, emit, is_by_hand)
 
 
 def measure_matrix(
@@ -104,35 +124,3 @@ def measure_matrix(
     first = begin_with_first(rows, request, progress)
     search = partial(try_rows, rows, request, progress)
     tune_command(first, progress, emit, search, probe=probe, baseline=rows[0].strategy, kept_ratio=0.0)
-
-
-def measure_run(folder: Path) -> Measurement | None:
-    """A trial's run folder -> what its largest training measured; None when none was seen."""
-    processes = read_run(folder).processes
-    training = next(iter(analyze_run(processes)), None)
-    if training is None:
-        return None
-    left = read_left(folder, training.lead.rank.pid)
-    others = partial(read_others_ratio, folder / CORES_FILE)
-    return excuse_norms(measure_training(training, processes, left, others), TECHNIQUES)
-
-
-@contextmanager
-def attach_trial(
-    command: Sequence[str],
-    variables: Mapping[str, str],
-    strategy: Strategy,
-    run_folder: Path,
-    trial: Mapping[str, Any],
-    *,
-    deep: bool,
-) -> Iterator[dict[str, str]]:
-    """The environment that makes a command train under a strategy, recorded into a folder."""
-    write_manifest(run_folder, command, [])
-    options = {"deep": deep, "trace": None, "nvtx": False, "trial": dict(trial)}
-    collector = Collector(run_folder / "processes")
-    collector.start()
-    try:
-        yield prepare_environment(variables, run_folder, options, collector, strategy or None)
-    finally:
-        collector.stop()

@@ -30,7 +30,9 @@ BETWEEN = {
 }
 
 
-@rule_of_the_rest("host-code", "your own code takes part of every step, and no other rule explains it")
+@rule_of_the_rest(
+    "host-code", "your own code takes part of every step, and no other rule explains it", ablation="skip-statement"
+)
 def host_code(analysis: Analysis, findings: Sequence[Finding]) -> Sequence[Finding]:
     """## What it does
     Adds up the lines of your own code that no other finding names: metrics, counters, bookkeeping, feeders and
