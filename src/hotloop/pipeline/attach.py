@@ -19,6 +19,7 @@ from hotloop.core.redact import redact_command
 from hotloop.core.snapshot import ANSWER, ASKED, STALLS_FOLDER, AttachReport, Stand, Verdict
 from hotloop.evidence.snapshot.family import RunningTraining, find_trainings
 from hotloop.evidence.snapshot.judge import LONGEST_S, Judge, differing
+from hotloop.evidence.snapshot.source import ProcessSource
 from hotloop.evidence.snapshot.waits import COLLECTIVE
 from hotloop.evidence.snapshot.watch import Watched, watch
 from hotloop.evidence.trace.recording import find_run
@@ -156,12 +157,14 @@ def merge_reports(reports: Sequence[AttachReport]) -> AttachReport:
 def attach_to(training: RunningTraining) -> AttachReport:
     """Watch one training and judge it."""
 
+    source = ProcessSource((training.ranks or training.members)[0].pid)
+
     def is_enough(watched: Sequence[Watched], elapsed_s: float) -> bool:
-        return Judge(training, watched, elapsed_s).is_enough()
+        return Judge(training, watched, elapsed_s, source).is_enough()
 
     watched = watch(training, is_enough, LONGEST_S)
     elapsed_s = max((process.watched_s for process in watched), default=0.0)
-    judge = Judge(training, watched, elapsed_s)
+    judge = Judge(training, watched, elapsed_s, source)
     judged = judge.judge()
     recorded = _read_recorded(training)
     since_s, is_bound = judged.since_s, True

@@ -4,9 +4,20 @@ from __future__ import annotations
 
 import ast
 import os
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
+from typing import Literal
 
-from hotloop.evidence.analyze.source import Module, SourceFiles, own_parts, path_to, runs_python
+from hotloop.evidence.analyze.source import (
+    Function,
+    Loop,
+    Module,
+    SourceFiles,
+    dotted,
+    own_parts,
+    path_to,
+    runs_python,
+)
 
 COUNTING_CALLS = frozenset({"range", "count", "repeat"})
 WAITING_CALLS = frozenset(
@@ -17,6 +28,13 @@ TRIED_CALLS = frozenset(
     {"get", "recv", "connect", "acquire", "create_connection", "get_nowait", "urlopen", "request", "open"}
 )
 """What a loop tries again until it does not fail."""
+VALIDATING_FUNCTION = re.compile(
+    r"(?:^|_)(?:(?:validat|eval)\w*|(?:test|valid|val)(?:_(?:epoch|one_epoch|loop|step|model|set|pass))?)$", re.I
+)
+VALIDATION_DATA = re.compile(
+    r"(?:^|_)(?:val|valid|validation|eval|test|held_?out|dev)(?:_|$)|(?:val|test)_?loader", re.I
+)
+MAKES_GRADIENTS = ("backward", "autograd.grad")
 
 
 class ProcessSource:
@@ -24,6 +42,8 @@ class ProcessSource:
 
     def __init__(self, pid: int) -> None:
         self._files = SourceFiles(base=f"/proc/{pid}/root")
+        self._trainers: dict[str, frozenset[str]] = {}
+        self._trains_at: dict[tuple[str, int], Literal["before", "inside"] | None] = {}
 
     def _module(self, file: str) -> Module | None:
         return self._files.module(file.lstrip(os.sep))
@@ -39,6 +59,41 @@ class ProcessSource:
         """Whether the line certainly runs no operator of torch."""
         module = self._module(file)
         return module is not None and (runs_python(module, line) is True or _reads_elements(module, line))
+
+    def trains_at(self, file: str, line: int) -> Literal["before", "inside"] | None:
+        """Whether the line is in a loop that computes gradients, or such a loop follows later in the same function;
+        None if neither is so, or the source does not show it."""
+        if (file, line) not in self._trains_at:
+            self._trains_at[file, line] = self._find_training(file, line)
+        return self._trains_at[file, line]
+
+    def _find_training(self, file: str, line: int) -> Literal["before", "inside"] | None:
+        module = self._module(file)
+        path = path_to(module.tree, line) if module is not None else []
+        if module is None or not path:
+            return None
+        if file not in self._trainers:
+            self._trainers[file] = _functions_that_train(module)
+        inside = max((at for at, node in enumerate(path) if isinstance(node, Function)), default=-1)
+        scope = path[inside] if inside >= 0 else module.tree
+        training = [node for node in _walk_own(scope) if _trains(node, self._trainers[file])]
+        loops = [node for node in path[inside + 1 :] if isinstance(node, Loop)]
+        if any(node in training for loop in loops for node in _walk_own(loop)):
+            return "inside"
+        ends = max([line, *(loop.end_lineno or line for loop in loops)])
+        return "before" if training and min(getattr(node, "lineno", 0) for node in training) > ends else None
+
+    def loops_to_validate(self, file: str, line: int) -> bool:
+        """Whether a loop around the line, in its function, goes over data that is named as validation data."""
+        module = self._module(file)
+        path = path_to(module.tree, line) if module is not None else []
+        inside = max((at for at, node in enumerate(path) if isinstance(node, Function)), default=-1)
+        return any(
+            VALIDATION_DATA.search(part)
+            for node in path[inside + 1 :]
+            if isinstance(node, ast.For)
+            for part in re.findall(r"\w+", ast.unparse(node.iter))
+        )
 
     def is_waiting_loop(self, file: str, line: int) -> bool:
         """Whether the line is in a loop that does nothing but wait: its body only sleeps, passes, prints or tests."""
@@ -72,6 +127,30 @@ class ProcessSource:
                 if names & named or any(_names_rank(name) for name in names):
                     return True
         return False
+
+
+def _walk_own(scope: ast.AST) -> Iterator[ast.AST]:
+    """All nodes inside, but for those of functions and classes that are defined there."""
+    for child in ast.iter_child_nodes(scope):
+        if not isinstance(child, (*Function, ast.ClassDef)):
+            yield child
+            yield from _walk_own(child)
+
+
+def _trains(node: ast.AST, trainers: frozenset[str]) -> bool:
+    name = (dotted(node.func) or "") if isinstance(node, ast.Call) else ""
+    return name.endswith(MAKES_GRADIENTS) or name.rpartition(".")[2] in trainers
+
+
+def _functions_that_train(module: Module) -> frozenset[str]:
+    """Names of the file's functions that compute gradients, by themselves or in another one."""
+    functions = [node for node in ast.walk(module.tree) if isinstance(node, Function)]
+    known: frozenset[str] = frozenset()
+    while True:
+        more = frozenset(one.name for one in functions if any(_trains(node, known) for node in _walk_own(one)))
+        if more == known:
+            return known
+        known = more
 
 
 def _reads_elements(module: Module, line: int) -> bool:
