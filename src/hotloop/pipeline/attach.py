@@ -18,6 +18,7 @@ from hotloop.core.live import ENDED, LiveRank
 from hotloop.core.redact import redact_command
 from hotloop.core.snapshot import ANSWER, ASKED, STALLS_FOLDER, AttachReport, Stand, Verdict
 from hotloop.evidence.snapshot.family import RunningTraining, find_trainings
+from hotloop.evidence.snapshot.flight import collect_dumps, find_difference
 from hotloop.evidence.snapshot.judge import LONGEST_S, Judge, differing
 from hotloop.evidence.snapshot.source import ProcessSource
 from hotloop.evidence.snapshot.waits import COLLECTIVE
@@ -171,6 +172,13 @@ def attach_to(training: RunningTraining) -> AttachReport:
     ages_s = [rank.age_s for rank in recorded.values() if rank.age_s is not None]
     if judged.verdict == "hung" and ages_s:
         since_s, is_bound = max(since_s or 0.0, min(ages_s)), False
+    culprits = tuple(_with_steps(stand, recorded) for stand in judged.culprits)
+    stands = tuple(_with_steps(judge.stand(process), recorded) for process in judge.ranks)
+    difference = None
+    if judged.verdict == "hung" and training.world_size > 1:
+        difference = find_difference(collect_dumps(training.ranks))
+    if difference is not None and all(stand.wait == COLLECTIVE for stand in culprits):
+        culprits = tuple(stand for stand in stands if stand.rank in difference.ranks) or culprits
     limits = [
         f"process {process.pid}: its Python calls could not be read: {process.member.unreadable}"
         for process in judge.ranks
@@ -181,13 +189,14 @@ def attach_to(training: RunningTraining) -> AttachReport:
         pid=training.members[0].pid,
         command=" ".join(redact_command(training.members[0].process.command)),
         verdict=judged.verdict,
-        reason=judged.reason,
+        reason=judged.reason if difference is None else f"{judged.reason}; {difference.text}",
         since_s=None if since_s is None else round(since_s, 1),
         since_is_bound=is_bound,
-        culprits=tuple(_with_steps(stand, recorded) for stand in judged.culprits),
-        ranks=tuple(_with_steps(judge.stand(process), recorded) for process in judge.ranks),
+        culprits=culprits,
+        ranks=stands,
         waits_for=judged.waits_for,
         phase=judged.phase,
+        collective=None if difference is None else difference.text,
         findings=judged.findings,
         advice=judged.advice,
         limits=tuple(limits),

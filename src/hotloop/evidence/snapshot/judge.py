@@ -16,10 +16,14 @@ from .family import CHILD, WORKER, RunningTraining
 from .slowness import (
     BUSY_RATIO,
     EXCHANGES,
+    GIL,
+    LOADING,
+    OUTSIDE,
     SAVING,
     STRAGGLER,
     THREADS,
     THREADS_PER_CORE,
+    VALIDATION,
     WAITS,
     Cause,
     Phases,
@@ -420,7 +424,7 @@ class Judge:
             return f"{slow.seen_ratio * THREADS_PER_CORE:.0f} threads want to run for each core: set fewer threads"
         place = findings[0]
         where = "" if place.file is None else f" in {place.function} ({os.path.basename(place.file)}:{place.line})"
-        if slow.kind == "interpreter lock":
+        if slow.kind == GIL:
             return (
                 f"{who} waits for the interpreter's lock for {slow.seen_ratio:.0%} of the time, which is taken{where}"
             )
@@ -428,7 +432,7 @@ class Judge:
         return f"{who} {_DOES.get(slow.kind, does)} for {slow.seen_ratio:.0%} of the time{where}"
 
 
-_DOES = {"other": "runs code outside the model", "validation": "validates", "loading": "makes batches"}
+_DOES = {OUTSIDE: "runs code outside the model", VALIDATION: "validates", LOADING: "makes batches"}
 
 
 def _part(calls: Sequence[PythonCall]) -> str | None:

@@ -116,7 +116,14 @@ class Cause:
         return self.seen_ratio >= CLOSE_RATIO * self.limit_ratio
 
 
-STRAGGLER, THREADS, WAITS, EXCHANGES = "straggler", "threads", "waits", "exchanges"
+STRAGGLER, THREADS, WAITS, EXCHANGES, GIL = "straggler", "threads", "waits", "exchanges", "interpreter lock"
+OUTSIDE, VALIDATION, LOADING, TORCH_LOADER = "other", "validation", "loading", "torch's loader"
+LIMITS = {
+    WAITS: WAITS_RATIO, GIL: WAITS_RATIO, LOADER: WAITS_RATIO, EXCHANGES: EXCHANGE_RATIO, LOADING: WORKS_RATIO,
+    TORCH_LOADER: TORCH_LOADER_RATIO, OUTSIDE: WORKS_RATIO, VALIDATION: WORKS_RATIO,
+}  # fmt: skip
+RETURNING = (LOADER, OUTSIDE, VALIDATION)
+"""Causes that count only if they return after training; so do waits for something that computes."""
 
 
 def weigh_causes(
@@ -167,56 +174,50 @@ def _weigh_looks(
     phases: Phases,
     is_helped: Callable[[Watched, Look], bool],
 ) -> Iterable[Cause]:
-    if not one.looks:
-        return
-    rivals_ratio, native_ratio = _cpu_ratios(one)
-    wants_lock = rivals_ratio >= BUSY_RATIO and one.wakes_per_s >= GIL_WAKES_PER_S
-    kinds: list[str] = []
-    for look in one.looks:
-        phase, kind = phases.phase(look.calls), look.wait.kind
-        is_lock = kind == "lock" or (kind == "native code" and look.wait.detail != "backward")
-        if is_lock and wants_lock:
-            kinds.append("interpreter lock")
-        elif kind not in (COMPUTING, "native code", COLLECTIVE, LOADER) and not (
-            kind == "lock" and native_ratio > BUSY_RATIO
-        ):
-            kinds.append(WAITS)
-        elif kind in (COLLECTIVE, LOADER):
-            kinds.append(EXCHANGES if kind == COLLECTIVE else kind)
-        elif phase == "input_wait":
-            kinds.append("loading" if _is_in_user_code(look, "torch.utils.data") else "torch's loader")
-        else:
-            kinds.append(phase)
-    counted = Counter(kinds)
-    trains = counted["backward"] > 0 or any(
-        source.trains_at(call.file, call.line) == "inside" for look in one.looks for call in look.calls if call.is_users
-    )
-    is_apart = trains and counted["backward"] <= GRADIENT_RATIO * counted["other"]
-    if not is_apart:  # only what is certainly no part of the model
-        kinds = [
-            "own" if kind == "other" and not _runs_python(look, source) else kind
-            for look, kind in zip(one.looks, kinds, strict=True)
-        ]
-    limits = {
-        WAITS: WAITS_RATIO, "interpreter lock": WAITS_RATIO, LOADER: WAITS_RATIO, EXCHANGES: EXCHANGE_RATIO,
-        "loading": WORKS_RATIO, "torch's loader": TORCH_LOADER_RATIO, "other": WORKS_RATIO,
-        "validation": WORKS_RATIO,
-    }  # fmt: skip
-    for kind, limit_ratio in limits.items():
+    kinds = _classify_looks(one, source, phases)
+    for kind, limit_ratio in LIMITS.items():
         looks = tuple(look for look, its in zip(one.looks, kinds, strict=True) if its == kind)
         seen_ratio = ratio = len(looks) / len(one.looks)
         if not looks:
             continue
-        if kind not in (WAITS, EXCHANGES) or is_helped(one, looks[-1]):
+        if kind in RETURNING or (kind == WAITS and is_helped(one, looks[-1])):
             marks = [its == kind or (False if its in TRAINING else None) for its in kinds]
             ratio = repeated_ratio(marks)
         if kind == LOADER:
             waits = Counter(look.runs_count for look in looks).values()
             ratio = max(ratio, _without_longest(waits, len(one.looks), FEWEST_WAITS))
             looks = tuple(look for child in children if child.member.role == WORKER for look in child.looks) or looks
-        if kind == "interpreter lock":
+        if kind == GIL:
             looks = _busiest_thread(one) or looks
         yield Cause(kind=kind, rank=one, looks=looks, seen_ratio=seen_ratio, ratio=ratio, limit_ratio=limit_ratio)
+
+
+def _classify_looks(one: Watched, source: ProcessSource, phases: Phases) -> list[str]:
+    """The cause or the phase of each look. Code outside the model is OUTSIDE if hardly any gradients pass through it,
+    or if it certainly runs Python; else "own"."""
+    rivals_ratio, native_ratio = _cpu_ratios(one)
+    wants_gil = rivals_ratio >= BUSY_RATIO and one.wakes_per_s >= GIL_WAKES_PER_S
+    kinds: list[str] = []
+    for look in one.looks:
+        phase, wait = phases.phase(look.calls), look.wait
+        computes = wait.kind in (COMPUTING, "native code") or (wait.kind == "lock" and native_ratio > BUSY_RATIO)
+        if wants_gil and (wait.kind == "lock" or (wait.kind == "native code" and wait.detail != "backward")):
+            kinds.append(GIL)
+        elif not computes:
+            kinds.append({COLLECTIVE: EXCHANGES, LOADER: LOADER}.get(wait.kind, WAITS))
+        elif phase == "input_wait":
+            kinds.append(LOADING if _is_in_user_code(look, "torch.utils.data") else TORCH_LOADER)
+        else:
+            kinds.append(phase)
+    trains = "backward" in kinds or any(
+        source.trains_at(call.file, call.line) == "inside" for look in one.looks for call in look.calls if call.is_users
+    )
+    if trains and kinds.count("backward") <= GRADIENT_RATIO * kinds.count(OUTSIDE):
+        return kinds
+    return [
+        "own" if kind == OUTSIDE and not _runs_python(look, source) else kind
+        for look, kind in zip(one.looks, kinds, strict=True)
+    ]
 
 
 def _runs_python(look: Look, source: ProcessSource) -> bool:
