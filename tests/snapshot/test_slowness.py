@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -48,56 +47,47 @@ def watched(file: Path, text: str, rank: int = 0, cpu_s: float = 1.0) -> Watched
         if letter in LIBRARY:
             module, function = LIBRARY[letter]
             calls.insert(0, PythonCall("/lib/torch.py", 1, function, module, False))
-        one.looks.append(Look(tuple(calls), WAITS.get(letter, Wait(COMPUTING)), (letter,), 0))
+        one.looks.append(Look(tuple(calls), WAITS.get(letter, Wait(COMPUTING)), (letter,)))
     return one
 
 
-@dataclass(frozen=True)
-class Case:
-    id: str
-    ranks: tuple[str, ...]
-    cause: str | None
-    cpu_s: tuple[float, ...] = (1.0, 1.0)
-    repeats: int = 3
+CASES: dict[str, tuple[tuple[str, ...], str | None, tuple[float, ...]]] = {
+    "model": (("FBFBFBFBFB" * 3,), None, (1.0,)),
+    "own-code-with-gradients": (("ooooBB" * 9,), None, (1.0,)),
+    "outside": (("ooooooFB" * 9,), slowness.OUTSIDE, (1.0,)),
+    "outside-once": (("FBFBFBFBoooooooooooooooooo",), None, (1.0,)),
+    "validates-often": (("VVVVVFB" * 9,), slowness.VALIDATION, (1.0,)),
+    "validates-once": (("FBFBVVVVVVVVVVVVVVVVVVVVV",), None, (1.0,)),
+    "sleeps": (("sssFB" * 9,), slowness.WAITS, (1.0,)),
+    "torch-loader": (("LLFB" * 9,), None, (1.0,)),
+    "straggler": (("FFFFB" * 9, "ccccB" * 9), slowness.STRAGGLER, (7.0, 1.0)),
+    "late-by-other-programs": (("FFFFB" * 9, "ccccB" * 9), None, (1.0, 1.0)),
+    "one-long-wait": (("FFFFFFFFFFFFFFBFB", "ccccccccccccccBFB"), None, (7.0, 1.0)),
+    "server": (("FFFFB" * 9, "ppppB" * 9), None, (7.0, 1.0)),
+}
+"""The looks at each rank, the cause, and the CPU seconds of each rank."""
 
 
-CASES = (
-    Case("model", ("FBFBFBFBFB",), None),
-    Case("own-code-with-gradients", ("ooooBBooooBBooooBB",), None),
-    Case("outside", ("ooooooFBooooooFBooooooFB",), slowness.OUTSIDE),
-    Case("outside-once", ("FBFBFBFBoooooooooooooooooo",), None, repeats=1),
-    Case("validates-often", ("VVVVVFBVVVVVFBVVVVVFB",), slowness.VALIDATION),
-    Case("validates-once", ("FBFBVVVVVVVVVVVVVVVVVVVVV",), None, repeats=1),
-    Case("sleeps", ("sssFBsssFBsss",), slowness.WAITS),
-    Case("torch-loader", ("LLFBLLFBLLFB",), None),
-    Case("straggler", ("FFFFBFFFFBFFFFB", "ccccBccccBccccB"), slowness.STRAGGLER, (7.0, 1.0)),
-    Case("late-by-other-programs", ("FFFFBFFFFBFFFFB", "ccccBccccBccccB"), None),
-    Case("one-long-wait", ("FFFFFFFFFFFFFFBFB", "ccccccccccccccBFB"), None, (7.0, 1.0), 1),
-    Case("server", ("FFFFBFFFFBFFFFB", "ppppBppppBppppB"), None, (7.0, 1.0)),
-)
-
-
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
-def test_only_what_returns_makes_a_training_slow(tmp_path: Path, case: Case) -> None:
+@pytest.mark.parametrize("case", CASES)
+def test_only_what_returns_makes_a_training_slow(tmp_path: Path, case: str) -> None:
+    texts, wanted, cpu_s = CASES[case]
     file = tmp_path / "train.py"
     file.write_text(SCRIPT)
-    ranks = [watched(file, text * case.repeats, rank, case.cpu_s[rank]) for rank, text in enumerate(case.ranks)]
-    source = ProcessSource(os.getpid())
+    ranks = [watched(file, text, rank, cpu_s[rank]) for rank, text in enumerate(texts)]
     causes = slowness.weigh_causes(
-        ranks, ranks, {os.getpid(): []}, source, slowness.Phases(source), lambda one, look: False
+        ranks, ranks, {os.getpid(): []}, slowness.Phases(ProcessSource(os.getpid())), lambda one, look: False
     )
-    assert next((cause.kind for cause in causes if cause.is_slow), None) == case.cause
+    assert next((cause.kind for cause in causes if cause.is_slow), None) == wanted
 
 
 @pytest.mark.parametrize(
-    ("line", "state", "validates"),
-    [(5, "before", False), (7, "inside", False), (10, "inside", True), (11, None, False)],
+    ("line", "is_before", "validates"), [(5, True, False), (7, False, False), (10, False, True), (11, False, False)]
 )
-def test_a_line_is_before_or_in_the_loop_that_trains(
-    tmp_path: Path, line: int, state: str | None, validates: bool
+def test_a_line_is_before_the_loop_that_trains_or_validates(
+    tmp_path: Path, line: int, is_before: bool, validates: bool
 ) -> None:
     file = tmp_path / "train.py"
     file.write_text(SCRIPT)
     source = ProcessSource(os.getpid())
-    assert source.trains_at(str(file), line) == state
+    assert source.is_before_training(str(file), line) == is_before
     assert source.loops_to_validate(str(file), line) == validates

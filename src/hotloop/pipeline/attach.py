@@ -178,7 +178,7 @@ def attach_to(training: RunningTraining) -> AttachReport:
     if judged.verdict == "hung" and training.world_size > 1:
         difference = find_difference(collect_dumps(training.ranks))
     if difference is not None and all(stand.wait == COLLECTIVE for stand in culprits):
-        culprits = tuple(stand for stand in stands if stand.rank in difference.ranks) or culprits
+        culprits = tuple(stand for stand in stands if stand.rank in difference[1]) or culprits
     limits = [
         f"process {process.pid}: its Python calls could not be read: {process.member.unreadable}"
         for process in judge.ranks
@@ -189,14 +189,14 @@ def attach_to(training: RunningTraining) -> AttachReport:
         pid=training.members[0].pid,
         command=" ".join(redact_command(training.members[0].process.command)),
         verdict=judged.verdict,
-        reason=judged.reason if difference is None else f"{judged.reason}; {difference.text}",
+        reason=judged.reason if difference is None else f"{judged.reason}; {difference[0]}",
         since_s=None if since_s is None else round(since_s, 1),
         since_is_bound=is_bound,
         culprits=culprits,
         ranks=stands,
         waits_for=judged.waits_for,
         phase=judged.phase,
-        collective=None if difference is None else difference.text,
+        collective=None if difference is None else difference[0],
         findings=judged.findings,
         advice=judged.advice,
         limits=tuple(limits),

@@ -1,14 +1,13 @@
 """Dumps of torch's flight recorder, one for each rank -> the collective in which the ranks differ.
 
 torch (NCCL's watchdog, or a program that calls ``torch._C._distributed_c10d._dump_fr_trace``) writes them to files that
-environment variables name, when a collective exceeds its time or when something is written into a pipe.
+environment variables name, when a collective exceeds its time.
 """
 
 from __future__ import annotations
 
-import os
+import re
 import stat
-import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,14 +21,11 @@ from . import proc
 from .family import Member
 
 FILE_VARIABLES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
-DEFAULT_FILES = ("{home}/.cache/torch/comm_lib_trace_rank_", "/tmp/nccl_trace_rank_")
-"""Where torch writes if no variable says so; the second before torch 2.8."""
-PIPE_VARIABLE = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"
+DEFAULT_FILE = "/.cache/torch/comm_lib_trace_rank_"
+"""In the user's home, where torch writes from 2.8 on if no variable says so."""
 MOST_BYTES = 64 << 20
-RESPONSE_S = 1.5
-UNEVEN = ("scatter", "gather", "reduce", "alltoall", "all_to_all", "coalesced", "_v")
-"""Parts of the names of collectives whose sizes may differ between ranks, but for those of EVEN."""
-EVEN = ("allreduce", "all_reduce", "broadcast", "barrier")
+UNEVEN = re.compile(r"gather|scatter|all_?to_?all")
+"""Collectives whose sizes may differ between ranks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,65 +44,25 @@ class Operation:
     @property
     def signature(self) -> tuple[object, ...]:
         """What has to be the same on all ranks."""
-        is_even = any(part in self.name for part in EVEN) or not any(part in self.name for part in UNEVEN)
-        return (self.name, self.sizes) if is_even else (self.name,)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
-    """``ranks`` are those that differ from most; all, if none are more."""
-
-    text: str
-    ranks: tuple[int, ...]
+        return (self.name,) if UNEVEN.search(self.name) else (self.name, self.sizes)
 
 
 def collect_dumps(ranks: Sequence[Member]) -> dict[int, tuple[Operation, ...]]:
-    """The operations that each rank's dump lists, oldest first, by rank; ranks without a dump are left out.
-
-    Where the user has set up a pipe for requests, asks for dumps first and waits up to RESPONSE_S for them.
-    """
-    asked_s = time.time()
-    waiting = [member for member in ranks if _ask(member)]
-    while time.time() - asked_s < RESPONSE_S and any(_find_dump(member, asked_s) is None for member in waiting):
-        time.sleep(0.1)
+    """The operations in the dump of each rank, oldest first, by rank; ranks that have written none since they started
+    are left out."""
     dumps = {}
     for member in ranks:
-        path = _find_dump(member, proc.started_s(member.process))
-        if path is not None and member.rank is not None:
-            try:
-                dumps[member.rank] = read_dump(path)
-            except RecordingError:  # half written, or no dump at all: as good as none
-                continue
-    return dumps
-
-
-def _ask(member: Member) -> bool:
-    prefix = member.environment.get(PIPE_VARIABLE)
-    if not prefix:
-        return False
-    try:
-        pipe = os.open(f"/proc/{member.pid}/root{prefix}{member.rank}.pipe", os.O_WRONLY | os.O_NONBLOCK)
-    except OSError:  # nobody reads from it
-        return False
-    try:
-        return stat.S_ISFIFO(os.fstat(pipe).st_mode) and os.write(pipe, b"1\n") > 0
-    finally:
-        os.close(pipe)
-
-
-def _find_dump(member: Member, since_s: float) -> Path | None:
-    """The dump that the rank wrote since then, by the clock."""
-    named = [member.environment[name] for name in FILE_VARIABLES if name in member.environment]
-    home = member.environment.get("HOME", "/tmp")
-    for prefix in named[:1] or [text.format(home=home) for text in DEFAULT_FILES]:
+        default = member.environment.get("HOME", "/tmp") + DEFAULT_FILE
+        prefix = next((member.environment[name] for name in FILE_VARIABLES if name in member.environment), default)
         path = Path(f"/proc/{member.pid}/root{prefix}{member.rank}")
         try:
             about = path.stat()
-        except OSError:
+            is_new = stat.S_ISREG(about.st_mode) and about.st_mtime > proc.started_s(member.process)
+            if is_new and about.st_size <= MOST_BYTES and member.rank is not None:
+                dumps[member.rank] = read_dump(path)
+        except (OSError, RecordingError):  # half written, or no dump at all: as good as none
             continue
-        if stat.S_ISREG(about.st_mode) and about.st_mtime >= since_s and about.st_size <= MOST_BYTES:
-            return path
-    return None
+    return dumps
 
 
 def read_dump(path: Path) -> tuple[Operation, ...]:
@@ -129,9 +85,9 @@ def read_dump(path: Path) -> tuple[Operation, ...]:
         raise RecordingError(f"{path} is not a dump of torch's flight recorder: {error!r}") from error
 
 
-def find_difference(dumps: Mapping[int, Sequence[Operation]]) -> Difference | None:
+def find_difference(dumps: Mapping[int, Sequence[Operation]]) -> tuple[str, tuple[int, ...]] | None:
     """The first collective of a group that is not the same on all ranks that list it; else the last one, if a rank has
-    not reached it while others wait in it."""
+    not reached it while others wait in it. With the ranks that differ from most; all, if none are more."""
     groups = dict.fromkeys(operation.group for operations in dumps.values() for operation in operations)
     for group in groups:
         by_rank = {
@@ -147,14 +103,12 @@ def find_difference(dumps: Mapping[int, Sequence[Operation]]) -> Difference | No
                 ((usual, most), (_, next_most)) = counts.most_common(2)
                 differing = [rank for rank, its in operations.items() if its.signature != usual or most == next_most]
                 says = "; ".join(f"rank {rank} runs {its.describe()}" for rank, its in sorted(operations.items())[:4])
-                return Difference(
-                    text=f"collective {number} of group {group} differs: {says}", ranks=tuple(sorted(differing))
-                )
+                return f"collective {number} of group {group} differs: {says}", tuple(sorted(differing))
         lasts = {rank: known[max(known)] for rank, known in by_rank.items()}
         furthest = max(lasts.values(), key=lambda operation: operation.number)
         late = sorted(rank for rank, operation in lasts.items() if operation.number < furthest.number)
         if late and not furthest.is_over:
             names = ", ".join(str(rank) for rank in late)
             text = f"collective {furthest.number} of group {group}, {furthest.describe()}, has not been reached by "
-            return Difference(text=f"{text}rank{'s' * (len(late) > 1)} {names}", ranks=tuple(late))
+            return f"{text}rank{'s' * (len(late) > 1)} {names}", tuple(late)
     return None

@@ -15,16 +15,14 @@ from hotloop.core.snapshot import SlowPlace, Stand, Verdict, say_wait
 from .family import CHILD, WORKER, RunningTraining
 from .slowness import (
     BUSY_RATIO,
-    EXCHANGES,
     GIL,
     LOADING,
     OUTSIDE,
     SAVING,
     STRAGGLER,
     THREADS,
-    THREADS_PER_CORE,
+    TORCH_LOADER,
     VALIDATION,
-    WAITS,
     Cause,
     Phases,
     weigh_causes,
@@ -43,8 +41,9 @@ from .waits import (
 from .watch import Look, Watched, usual_look
 
 LOOP = "waiting loop"
-STAYS_RATIO = 0.97
-"""A thread that is in one place in this share of the looks does not move."""
+STAYS_RATIO, OWN_RATIO = 0.97, 0.80
+"""A thread that is in one place in this share of the looks does not move. A loop that waits is in its own function in
+the second share of them, and in what it calls else."""
 IDLE_RATIO = 0.05
 """CPU time, as a share of the window, below which a process does nothing."""
 STOPPED_S, MOVING_S, STUCK_S, LONGEST_S = 1.0, 3.0, 6.5, 8.0
@@ -127,12 +126,17 @@ class Judge:
 
     def waits_in_loop(self, one: Watched) -> bool:
         """Whether it stays in a loop that only waits, even if it uses the processor for that."""
-        places = {look.place for look in one.looks}
-        if None in places or not places:
+        place = one.usual.place if one.usual is not None else None
+        if place is None:
             return False
-        functions = {(place[0], place[2]) for place in places if place is not None}
-        return len(functions) == 1 and all(
-            self.source.is_waiting_loop(place[0], place[1]) for place in places if place is not None
+        file, _, function = place
+        own_count = sum(look.place is not None and look.place[::2] == (file, function) for look in one.looks)
+        lines = {
+            next((call.line for call in look.calls if (call.file, call.function) == (file, function)), None)
+            for look in one.looks
+        }
+        return own_count >= OWN_RATIO * len(one.looks) and all(
+            line is not None and self.source.is_waiting_loop(file, line) for line in lines
         )
 
     def is_helped(self, one: Watched, wait: Wait) -> bool:
@@ -182,7 +186,8 @@ class Judge:
         return self.elapsed_s >= STUCK_S and (all(self.is_stuck(one) for one in self.ranks) or not self._may_be_slow())
 
     def _may_be_slow(self) -> bool:
-        return any(cause.is_close for cause in self._weigh([one for one in self.ranks if not self.is_stuck(one)]))
+        moving = [one for one in self.ranks if not self.is_stuck(one)]
+        return bool(moving) and any(cause.is_close for cause in self._weigh(moving))
 
     def judge(self) -> Judgement:
         readable = [one for one in self.ranks if one.member.reader is not None]
@@ -376,18 +381,16 @@ class Judge:
 
     def _is_before_training(self, one: Watched) -> bool:
         """Whether most looks found it before a loop that trains, as far as the source shows."""
-        befores_count = 0
-        for look in one.looks:
-            states = {self.source.trains_at(call.file, call.line) for call in look.calls if call.is_users}
-            is_before = "before" in states and "inside" not in states
-            befores_count += is_before and self.phases.phase(look.calls) != "validation"
-        return befores_count > len(one.looks) / 2
+        befores = [
+            any(self.source.is_before_training(call.file, call.line) for call in look.calls if call.is_users)
+            and self.phases.phase(look.calls) != VALIDATION
+            for look in one.looks
+        ]
+        return sum(befores) > len(befores) / 2
 
     def _weigh(self, moving: Sequence[Watched]) -> list[Cause]:
-        if not moving:
-            return []
         return weigh_causes(
-            self.ranks, moving, self.children, self.source, self.phases,
+            self.ranks, moving, self.children, self.phases,
             lambda one, look: self.is_helped(one, look.wait),
         )  # fmt: skip
 
@@ -397,23 +400,28 @@ class Judge:
         for cause in causes:
             if cause.kind in (STRAGGLER, THREADS):
                 continue
-            groups: dict[tuple[str, str | None, str | None], list[SlowPlace]] = {}
-            for look in cause.looks:
-                call, phase = self.phases.place(look), self.phases.phase(look.calls)
-                place = SlowPlace(
-                    phase="input_wait" if cause.kind == LOADER else phase,
-                    share_ratio=0.0,
-                    rank=cause.rank.member.rank,
-                    file=call and call.file,
-                    line=call and call.line,
-                    function=call and call.function,
-                    wait=look.wait.kind,
+            counts = Counter(
+                (
+                    self.phases.phase(look.calls) if cause.kind != LOADER else "input_wait",
+                    *(call[:3] if (call := self.phases.place(look)) is not None else (None, None, None)),
+                    look.wait.kind,
                 )
-                groups.setdefault((place.phase, place.file, place.function), []).append(place)
-            same = max(groups.values(), key=len)
-            share_ratio = cause.seen_ratio * len(same) / len(cause.looks)
-            place = Counter(same).most_common(1)[0][0]
-            places.append(replace(place, share_ratio=round(share_ratio, 3)))
+                for look in cause.looks
+            )
+            functions: Counter[tuple[str | None, str | None]] = Counter()
+            for (_, file, _, function, _), count in counts.items():
+                functions[file, function] += count
+            ((most, most_count),) = functions.most_common(1)
+            phase, file, line, function, wait = max(
+                (p for p in counts if (p[1], p[3]) == most), key=lambda p: counts[p]
+            )
+            share_ratio = round(cause.seen_ratio * most_count / len(cause.looks), 3)
+            rank = cause.rank.member.rank
+            places.append(
+                SlowPlace(
+                    phase=phase, share_ratio=share_ratio, rank=rank, file=file, line=line, function=function, wait=wait
+                )
+            )
         return tuple(places[:MOST_PLACES])
 
     def _slow_text(self, slow: Cause, findings: Sequence[SlowPlace]) -> str:
@@ -421,18 +429,17 @@ class Judge:
         if slow.kind == STRAGGLER:
             return f"the others wait for {who}, by {slow.seen_ratio:.0%} of the time longer than it waits for them"
         if slow.kind == THREADS:
-            return f"{slow.seen_ratio * THREADS_PER_CORE:.0f} threads want to run for each core: set fewer threads"
+            return f"{slow.seen_ratio:.0f} threads want to run for each core: set fewer threads"
         place = findings[0]
         where = "" if place.file is None else f" in {place.function} ({os.path.basename(place.file)}:{place.line})"
-        if slow.kind == GIL:
-            return (
-                f"{who} waits for the interpreter's lock for {slow.seen_ratio:.0%} of the time, which is taken{where}"
-            )
-        does = say_wait(place.wait, None) if slow.kind in (WAITS, LOADER, EXCHANGES) else f"is in {slow.kind}"
-        return f"{who} {_DOES.get(slow.kind, does)} for {slow.seen_ratio:.0%} of the time{where}"
+        does = _DOES.get(slow.kind, say_wait(place.wait, None))
+        return f"{who} {does} for {slow.seen_ratio:.0%} of the time{where}"
 
 
-_DOES = {OUTSIDE: "runs code outside the model", VALIDATION: "validates", LOADING: "makes batches"}
+_DOES = {
+    OUTSIDE: "runs code outside the model", VALIDATION: "validates", LOADING: "makes batches",
+    TORCH_LOADER: "runs torch's loader", GIL: "waits for the interpreter's lock, which is taken",
+}  # fmt: skip
 
 
 def _part(calls: Sequence[PythonCall]) -> str | None:

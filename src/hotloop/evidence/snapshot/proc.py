@@ -142,12 +142,6 @@ def count_wakes(pid: int, thread: int) -> int:
     return 0
 
 
-def count_runs(pid: int, thread: int) -> int:
-    """How often the thread was given a core so far; 0 if the kernel does not say."""
-    words = read_text(f"/proc/{pid}/task/{thread}/schedstat").split()
-    return int(words[2]) if len(words) == 3 else 0
-
-
 def written_bytes(pid: int) -> int | None:
     """Bytes that the process has written so far, to files or anything else; None if it may not be read."""
     for line in read_text(f"/proc/{pid}/io").splitlines():

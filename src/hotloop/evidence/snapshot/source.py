@@ -5,8 +5,7 @@ from __future__ import annotations
 import ast
 import os
 import re
-from collections.abc import Iterator, Sequence
-from typing import Literal
+from collections.abc import Sequence
 
 from hotloop.evidence.analyze.source import (
     Function,
@@ -14,9 +13,7 @@ from hotloop.evidence.analyze.source import (
     Module,
     SourceFiles,
     dotted,
-    own_parts,
     path_to,
-    runs_python,
 )
 
 COUNTING_CALLS = frozenset({"range", "count", "repeat"})
@@ -42,8 +39,7 @@ class ProcessSource:
 
     def __init__(self, pid: int) -> None:
         self._files = SourceFiles(base=f"/proc/{pid}/root")
-        self._trainers: dict[str, frozenset[str]] = {}
-        self._trains_at: dict[tuple[str, int], Literal["before", "inside"] | None] = {}
+        self._before: dict[tuple[str, int], bool] = {}
 
     def _module(self, file: str) -> Module | None:
         return self._files.module(file.lstrip(os.sep))
@@ -55,33 +51,23 @@ class ProcessSource:
             return None
         return module.lines[line - 1].strip() or None
 
-    def runs_python(self, file: str, line: int) -> bool:
-        """Whether the line certainly runs no operator of torch."""
-        module = self._module(file)
-        return module is not None and (runs_python(module, line) is True or _reads_elements(module, line))
+    def is_before_training(self, file: str, line: int) -> bool:
+        """Whether gradients are computed only later in the function that the line is in, as far as its file shows."""
+        if (file, line) not in self._before:
+            self._before[file, line] = self._find_training(file, line)
+        return self._before[file, line]
 
-    def trains_at(self, file: str, line: int) -> Literal["before", "inside"] | None:
-        """Whether the line is in a loop that computes gradients, or such a loop follows later in the same function;
-        None if neither is so, or the source does not show it."""
-        if (file, line) not in self._trains_at:
-            self._trains_at[file, line] = self._find_training(file, line)
-        return self._trains_at[file, line]
-
-    def _find_training(self, file: str, line: int) -> Literal["before", "inside"] | None:
+    def _find_training(self, file: str, line: int) -> bool:
         module = self._module(file)
         path = path_to(module.tree, line) if module is not None else []
         if module is None or not path:
-            return None
-        if file not in self._trainers:
-            self._trainers[file] = _functions_that_train(module)
+            return False
         inside = max((at for at, node in enumerate(path) if isinstance(node, Function)), default=-1)
+        trainers = [node.name for node in ast.walk(module.tree) if isinstance(node, Function) and _lines_of(node.body)]
         scope = path[inside] if inside >= 0 else module.tree
-        training = [node for node in _walk_own(scope) if _trains(node, self._trainers[file])]
-        loops = [node for node in path[inside + 1 :] if isinstance(node, Loop)]
-        if any(node in training for loop in loops for node in _walk_own(loop)):
-            return "inside"
-        ends = max([line, *(loop.end_lineno or line for loop in loops)])
-        return "before" if training and min(getattr(node, "lineno", 0) for node in training) > ends else None
+        lines = _lines_of(getattr(scope, "body", []), trainers)
+        end = max([line, *(node.end_lineno or line for node in path[inside + 1 :] if isinstance(node, Loop))])
+        return bool(lines) and min(lines) > end
 
     def loops_to_validate(self, file: str, line: int) -> bool:
         """Whether a loop around the line, in its function, goes over data that is named as validation data."""
@@ -129,36 +115,16 @@ class ProcessSource:
         return False
 
 
-def _walk_own(scope: ast.AST) -> Iterator[ast.AST]:
-    """All nodes inside, but for those of functions and classes that are defined there."""
-    for child in ast.iter_child_nodes(scope):
-        if not isinstance(child, (*Function, ast.ClassDef)):
-            yield child
-            yield from _walk_own(child)
-
-
-def _trains(node: ast.AST, trainers: frozenset[str]) -> bool:
-    name = (dotted(node.func) or "") if isinstance(node, ast.Call) else ""
-    return name.endswith(MAKES_GRADIENTS) or name.rpartition(".")[2] in trainers
-
-
-def _functions_that_train(module: Module) -> frozenset[str]:
-    """Names of the file's functions that compute gradients, by themselves or in another one."""
-    functions = [node for node in ast.walk(module.tree) if isinstance(node, Function)]
-    known: frozenset[str] = frozenset()
-    while True:
-        more = frozenset(one.name for one in functions if any(_trains(node, known) for node in _walk_own(one)))
-        if more == known:
-            return known
-        known = more
-
-
-def _reads_elements(module: Module, line: int) -> bool:
-    """Whether the line reads a tensor's elements one by one, in a loop inside another."""
-    path = path_to(module.tree, line)
-    loops = [node for node in path if isinstance(node, ast.For)]
-    nodes = [node for part in own_parts(path[-1]) for node in ast.walk(part)] if path else []
-    return len(loops) > 1 and any(_calls_one_of(node, frozenset({"item"})) for node in nodes)
+def _lines_of(body: Sequence[ast.stmt], trainers: Sequence[str] = ()) -> list[int]:
+    """Lines that compute gradients or call one of ``trainers``, but for those in functions that are defined there."""
+    return [
+        node.lineno
+        for statement in body
+        if not isinstance(statement, (*Function, ast.ClassDef))
+        for node in ast.walk(statement)
+        if isinstance(node, ast.Call) and (name := dotted(node.func) or "")
+        if name.endswith(MAKES_GRADIENTS) or name.rpartition(".")[2] in trainers
+    ]
 
 
 def _names_rank(name: str) -> bool:

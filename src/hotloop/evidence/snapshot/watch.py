@@ -31,8 +31,6 @@ class Look:
     wait: Wait
     key: tuple[object, ...]
     """What stays the same while nothing moves: all of the user's lines, and the innermost call."""
-    runs_count: int
-    """How often the thread had been given a core: the same in all looks at one wait."""
 
     @property
     def place(self) -> tuple[str, int, str] | None:
@@ -156,7 +154,7 @@ def _look(one: Watched, source: ProcessSource, is_distributed: bool, *, with_oth
         )  # fmt: skip
         users = tuple((call.file, call.line) for call in calls if call.is_users)
         inner = (calls[0].module, calls[0].function) if calls else None
-        return Look(calls, wait, (users, inner), proc.count_runs(pid, thread) if state.state != "R" else 0)
+        return Look(calls, wait, (users, inner))
 
     look = look_at(one.thread)
     if look is None:
