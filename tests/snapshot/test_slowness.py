@@ -16,7 +16,8 @@ from hotloop.evidence.snapshot.waits import COMPUTING, Wait
 from hotloop.evidence.snapshot.watch import Look, Watched
 
 SCRIPT = """
-def evaluate(model): pass
+def evaluate(model): model.eval()
+def evaluate_actions(model): pass
 def make(step): pass
 def main():
     load_index()
@@ -24,24 +25,25 @@ def main():
         make(batch)
         loss(batch).backward()
         evaluate(model)
-        for x in val_loader: model(x)
+        with no_grad():
+            for x in val_loader: model(x)
 main()
 """
 LIBRARY = {
     "F": ("torch.nn.modules.module", "_call_impl"), "B": ("torch.autograd.graph", "_engine_run_backward"),
     "L": ("torch.utils.data.dataloader", "__next__"),
 }  # fmt: skip
-USERS = {"o": (3, "make"), "V": (2, "evaluate")}
+USERS = {"o": (4, "make"), "V": (2, "evaluate"), "A": (3, "evaluate_actions")}
 WAITS = {"c": Wait("collective", "all_reduce"), "p": Wait("collective", "recv"), "s": Wait("sleep")}
 
 
 def watched(file: Path, text: str, rank: int = 0, cpu_s: float = 1.0) -> Watched:
-    """One look for each letter: F forward, B backward, L torch's loader, V evaluate, o code of one's own, c and p
-    exchanges, s sleep."""
+    """One look for each letter: F forward, B backward, L torch's loader, V evaluate, A evaluate_actions, o code of the
+    user's, c and p exchanges, s sleep."""
     process = Process(pid=os.getpid(), parent=1, name="python", command=(), started_ticks=0)
     one = Watched(member=Member(process=process, role=RANK, rank=rank), watched_s=8.0, cpu_s=cpu_s, main_cpu_s=cpu_s)
     for letter in text:
-        calls = [PythonCall(str(file), 8 if letter in "cp" else 7, "main", "__main__", True)]
+        calls = [PythonCall(str(file), 9 if letter in "cp" else 8, "main", "__main__", True)]
         if letter in USERS:
             calls.insert(0, PythonCall(str(file), *USERS[letter], "__main__", True))
         if letter in LIBRARY:
@@ -58,6 +60,7 @@ CASES: dict[str, tuple[tuple[str, ...], str | None, tuple[float, ...]]] = {
     "outside-once": (("FBFBFBFBoooooooooooooooooo",), None, (1.0,)),
     "validates-often": (("VVVVVFB" * 9,), slowness.VALIDATION, (1.0,)),
     "validates-once": (("FBFBVVVVVVVVVVVVVVVVVVVVV",), None, (1.0,)),
+    "evaluates-with-gradients": (("AAAAABB" * 9,), None, (1.0,)),
     "sleeps": (("sssFB" * 9,), slowness.WAITS, (1.0,)),
     "torch-loader": (("LLFB" * 9,), None, (1.0,)),
     "straggler": (("FFFFB" * 9, "ccccB" * 9), slowness.STRAGGLER, (7.0, 1.0)),
@@ -81,7 +84,7 @@ def test_only_what_returns_makes_a_training_slow(tmp_path: Path, case: str) -> N
 
 
 @pytest.mark.parametrize(
-    ("line", "is_before", "validates"), [(5, True, False), (7, False, False), (10, False, True), (11, False, False)]
+    ("line", "is_before", "validates"), [(6, True, False), (8, False, False), (12, False, True), (13, False, False)]
 )
 def test_a_line_is_before_the_loop_that_trains_or_validates(
     tmp_path: Path, line: int, is_before: bool, validates: bool
@@ -90,4 +93,4 @@ def test_a_line_is_before_the_loop_that_trains_or_validates(
     file.write_text(SCRIPT)
     source = ProcessSource(os.getpid())
     assert source.is_before_training(str(file), line) == is_before
-    assert source.loops_to_validate(str(file), line) == validates
+    assert source.validates_at(str(file), line, "main") == validates

@@ -15,7 +15,9 @@ from hotloop.core.snapshot import SlowPlace, Stand, Verdict, say_wait
 from .family import CHILD, WORKER, RunningTraining
 from .slowness import (
     BUSY_RATIO,
+    CLOSE_RATIO,
     GIL,
+    LIMITS,
     LOADING,
     OUTSIDE,
     SAVING,
@@ -187,7 +189,9 @@ class Judge:
 
     def _may_be_slow(self) -> bool:
         moving = [one for one in self.ranks if not self.is_stuck(one)]
-        return bool(moving) and any(cause.is_close for cause in self._weigh(moving))
+        return bool(moving) and any(
+            cause.seen_ratio >= CLOSE_RATIO * LIMITS[cause.kind] for cause in self._weigh(moving)
+        )
 
     def judge(self) -> Judgement:
         readable = [one for one in self.ranks if one.member.reader is not None]
@@ -431,15 +435,19 @@ class Judge:
         if slow.kind == THREADS:
             return f"{slow.seen_ratio:.0f} threads want to run for each core: set fewer threads"
         place = findings[0]
-        where = "" if place.file is None else f" in {place.function} ({os.path.basename(place.file)}:{place.line})"
-        does = _DOES.get(slow.kind, say_wait(place.wait, None))
+        does, leads = _DOES.get(slow.kind, (say_wait(place.wait, None), " in "))
+        where = "" if place.file is None else f"{leads}{place.function} ({os.path.basename(place.file)}:{place.line})"
         return f"{who} {does} for {slow.seen_ratio:.0%} of the time{where}"
 
 
 _DOES = {
-    OUTSIDE: "runs code outside the model", VALIDATION: "validates", LOADING: "makes batches",
-    TORCH_LOADER: "runs torch's loader", GIL: "waits for the interpreter's lock, which is taken",
-}  # fmt: skip
+    OUTSIDE: ("runs code outside the model", " in "),
+    VALIDATION: ("validates", " in "),
+    LOADING: ("prepares batches", " in "),
+    TORCH_LOADER: ("runs torch's loader", " in "),
+    LOADER: ("waits for its loader workers", "; they are in "),
+    GIL: ("waits for the interpreter's lock", "; other threads take it in "),
+}
 
 
 def _part(calls: Sequence[PythonCall]) -> str | None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from hotloop.agent.replay.stack_reader import PythonCall
 
 from .family import WORKER
-from .source import VALIDATING_FUNCTION, ProcessSource
+from .source import ProcessSource
 from .waits import COLLECTIVE, COMPUTING, LOADER, user_call
 from .watch import Look, Watched
 
@@ -30,8 +30,8 @@ of a step of a tiny model. Small models on few cores exchange for more than half
 exchanges by this share of the time less than each other rank. Threads are those that want to run for each core."""
 RETURNING = (LOADER, OUTSIDE, VALIDATION)
 """Causes that count only if they return after training; so do waits for something that computes."""
-FEWEST_STRETCHES, FEWEST_WAKES = 3, 5
-"""The latter in waits for workers, between which steps may be too short to be seen; torch wakes up every 5 s."""
+FEWEST_STRETCHES, FEWEST_WAKES, ALWAYS_RATIO = 3, 5, 0.90
+"""The last two for waits for workers, between which steps may be too short to be seen; torch wakes up every 5 s."""
 CLOSE_RATIO, MORE_CPU_TIMES = 0.6, 1.5
 """From this part of a limit on, it is worth watching longer. A rank that only gets less of the processor does not
 use that much more of it than the others."""
@@ -80,10 +80,8 @@ class Phases:
                 if fits(call):
                     return phase, None
             if call.is_users:
-                if VALIDATING_FUNCTION.search(call.function):
+                if self._source.validates_at(call.file, call.line, call.function):
                     return "validation", caller or call
-                if self._source.loops_to_validate(call.file, call.line):
-                    return "validation", call
                 caller = call
         return "other", None
 
@@ -101,10 +99,6 @@ class Cause:
     @property
     def is_slow(self) -> bool:
         return self.ratio >= LIMITS[self.kind]
-
-    @property
-    def is_close(self) -> bool:
-        return self.seen_ratio >= CLOSE_RATIO * LIMITS[self.kind]
 
 
 def weigh_causes(
@@ -148,15 +142,14 @@ def _weigh_looks(
     one: Watched, children: Sequence[Watched], phases: Phases, is_helped: Callable[[Watched, Look], bool]
 ) -> Iterable[Cause]:
     kinds = _classify_looks(one, phases)
-    for kind in dict.fromkeys(kinds):
-        if kind not in LIMITS:
-            continue
+    for kind in sorted(LIMITS.keys() & set(kinds)):
         looks = tuple(look for look, its in zip(one.looks, kinds, strict=True) if its == kind)
         seen_ratio = ratio = len(looks) / len(kinds)
         if kind in RETURNING or (kind == WAITS and is_helped(one, looks[-1])):
             ratio = repeated_ratio([its == kind or (False if its in TRAINING else None) for its in kinds])
         if kind == LOADER:
-            ratio = seen_ratio if one.wakes_per_s * one.watched_s >= FEWEST_WAKES else ratio
+            if seen_ratio >= ALWAYS_RATIO and one.wakes_per_s * one.watched_s >= FEWEST_WAKES:
+                ratio = seen_ratio
             looks = tuple(look for child in children if child.member.role == WORKER for look in child.looks) or looks
         elif kind == GIL:
             looks = tuple(one.others[max(one.others, key=lambda thread: one.thread_cpu_s.get(thread, 0.0))])

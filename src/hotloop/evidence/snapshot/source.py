@@ -32,6 +32,8 @@ VALIDATION_DATA = re.compile(
     r"(?:^|_)(?:val|valid|validation|eval|test|held_?out|dev)(?:_|$)|(?:val|test)_?loader", re.I
 )
 MAKES_GRADIENTS = ("backward", "autograd.grad")
+NO_GRADIENTS = re.compile(r"no_grad|inference_mode|\.eval\(\)")
+Scope = ast.Module | ast.FunctionDef | ast.AsyncFunctionDef
 
 
 class ProcessSource:
@@ -58,28 +60,33 @@ class ProcessSource:
         return self._before[file, line]
 
     def _find_training(self, file: str, line: int) -> bool:
-        module = self._module(file)
-        path = path_to(module.tree, line) if module is not None else []
-        if module is None or not path:
-            return False
-        inside = max((at for at, node in enumerate(path) if isinstance(node, Function)), default=-1)
+        module, scope, path = self._around(file, line)
         trainers = [node.name for node in ast.walk(module.tree) if isinstance(node, Function) and _lines_of(node.body)]
-        scope = path[inside] if inside >= 0 else module.tree
-        lines = _lines_of(getattr(scope, "body", []), trainers)
-        end = max([line, *(node.end_lineno or line for node in path[inside + 1 :] if isinstance(node, Loop))])
-        return bool(lines) and min(lines) > end
+        lines = _lines_of(scope.body, trainers)
+        end = max([line, *(node.end_lineno or line for node in path if isinstance(node, Loop))])
+        return min(lines, default=0) > end
 
-    def loops_to_validate(self, file: str, line: int) -> bool:
-        """Whether a loop around the line, in its function, goes over data that is named as validation data."""
-        module = self._module(file)
-        path = path_to(module.tree, line) if module is not None else []
-        inside = max((at for at, node in enumerate(path) if isinstance(node, Function)), default=-1)
-        return any(
-            VALIDATION_DATA.search(part)
-            for node in path[inside + 1 :]
+    def validates_at(self, file: str, line: int, function: str) -> bool:
+        """Whether the line is in a function, or a loop over data, that is named as validation; without gradients."""
+        _, scope, path = self._around(file, line)
+        is_named = VALIDATING_FUNCTION.search(function) is not None or any(
+            VALIDATION_DATA.search(name)
+            for node in path
             if isinstance(node, ast.For)
-            for part in re.findall(r"\w+", ast.unparse(node.iter))
+            for name in re.findall(r"\w+", ast.unparse(node.iter))
         )
+        return is_named and NO_GRADIENTS.search(ast.unparse(scope)) is not None
+
+    def _around(self, file: str, line: int) -> tuple[Module, Scope, list[ast.stmt]]:
+        """The file, its innermost function around the line, or all of it, and the statements around the line in that;
+        nothing of a file that cannot be read."""
+        module = self._module(file) or Module(lines=(), tree=ast.Module(body=[], type_ignores=[]))
+        scope: Scope = module.tree
+        path = path_to(module.tree, line)
+        for at, node in enumerate(path):
+            if isinstance(node, Function):
+                scope, path = node, path[at + 1 :]
+        return module, scope, path
 
     def is_waiting_loop(self, file: str, line: int) -> bool:
         """Whether the line is in a loop that does nothing but wait: its body only sleeps, passes, prints or tests."""
