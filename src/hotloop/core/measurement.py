@@ -29,9 +29,6 @@ class Measurement:
     rank_peak_bytes: int | None = None
     """Peak memory of the rank that needs most; ``peak_bytes`` is the sum over all ranks of a host."""
     rank_count: int | None = None
-    form: str = ""
-    """Properties of the training that were seen: its ranks, DistributedDataParallel, the dtype of parameters and
-    autocast."""
     others_ratio: float | None = None
     """Share of the cores' time that other programs used during its steady steps; None if that could not be seen."""
     pace_ns: float | None = None

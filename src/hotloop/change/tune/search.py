@@ -34,8 +34,6 @@ class Candidate:
     rules: tuple[str, ...]
     numerics: Numerics
     why_not: str = ""
-    least_numerics: Numerics | None = None
-    """Its effect on the numbers in addition to its techniques' (another start of the command); None: nothing."""
     judged: tuple[str, ...] = ()
     """Lines (``file:line``) that the rule which prescribes it judged."""
     judges_process: bool = False
