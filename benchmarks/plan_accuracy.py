@@ -12,6 +12,7 @@ import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import date
 from typing import Any
 
@@ -20,9 +21,8 @@ from plan_fit import ALIKE, FILE, Constants, draw, efficiency, fit, kind_of, pic
 from published_rows import A100_80, FOLDER, H100, H200, Row, read_rows
 
 from hotloop.ahead.plan.calibrate import MeasuredStep, calibrate
-from hotloop.ahead.plan.search import scaling_curve, search
+from hotloop.ahead.plan.search import search
 from hotloop.ahead.plan.time import predict_step
-from hotloop.ahead.plan.workload_file import PlanRequest
 from hotloop.core.link_fit import LinkFit, bus_factor
 from hotloop.core.workload import DecoderShape, PlannedRun, Workload
 
@@ -239,19 +239,17 @@ def report_runs() -> dict[str, float]:
     hours = 30e9 / bought.tokens_per_step * step.mid_ns / 3.6e12
     small = DecoderShape(layers=24, hidden=2048, heads=16, vocab=50368, seq=2048, bias=True, learned_positions=True)
     run = PlannedRun(micro_batch=8, global_batch=64, sharding="fsdp")
-    claimed = Workload(model=small, run=run, gpus=8)
-    curve = scaling_curve(
-        PlanRequest(name="claim", workload=claimed, gpu="a100-80g-sxm", hardware=A100_80),
-        [8, 32],
-        claimed.tokens_per_step,
+    few, many = (
+        predict_step(Workload(model=small, run=replace(run, global_batch=8 * gpus), gpus=gpus), A100_80)
+        for gpus in (8, 32)
     )
     return {
         "llmc_step_ms": step.mid_ns / 1e6,
         "llmc_hours": hours,
         "llmc_usd": hours * 14,
-        "claim_tokens_8": curve[0].tokens_per_s,
-        "claim_tokens_32": curve[1].tokens_per_s,
-        "claim_efficiency": curve[1].efficiency_ratio,
+        "claim_tokens_8": 8 * few.tokens_per_s_per_gpu,
+        "claim_tokens_32": 32 * many.tokens_per_s_per_gpu,
+        "claim_efficiency": many.tokens_per_s_per_gpu / few.tokens_per_s_per_gpu,
     }
 
 

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
 import hotloop
-from hotloop.ahead.data import shard_readers
 from hotloop.ahead.data.datasets import permute_index
 from hotloop.ahead.data.shard_writer import ShardWriter
 from hotloop.ahead.data.token_folder import write_manifest
@@ -140,25 +139,6 @@ def test_a_window_shuffles_neighbours_alone(tmp_path: Path) -> None:
         assert all(at // 20 == index // 20 for at, index in enumerate(epoch))
         assert len({tuple(index % 20 for index in epoch[at : at + 20]) for at in range(0, 200, 20)}) == 10
     assert order[:201] != order[201:]
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_url_is_streamed_through_a_bounded_buffer(
-    workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(shard_readers, "BLOCK_BYTES", 100)
-    tokens = save_tokens(tmp_path / "t", 4009, most_tokens=1000)
-    dataset = hotloop.TokenDataset(f"file://{tmp_path}/t", 8, buffer_bytes=1000)
-    mapped = hotloop.TokenDataset(tmp_path / "t", 8)
-    assert dataset.read_tokens(0, 4009).tolist() == tokens
-    whole = [batch.tolist() for batch in hotloop.ElasticLoader(mapped, 4, epochs=1, shuffle_window=32)]
-    chosen = {"epochs": 1, "shuffle_window": 32, "num_workers": workers}
-    streamed = [batch.tolist() for batch in hotloop.ElasticLoader(dataset, 4, **chosen)]
-    assert streamed == whole
-    kept = [file for file in (tmp_path / "cache" / "hotloop" / "tokens").rglob("tokens-*")]
-    assert 0 < sum(file.stat().st_size for file in kept) <= 1000 + 3 * 100  # a block of each process may be newest
-    assert pickle.loads(pickle.dumps(dataset))[3].tolist() == mapped[3].tolist()
 
 
 def test_a_state_of_another_order_is_refused(tmp_path: Path) -> None:

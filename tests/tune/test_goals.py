@@ -106,6 +106,6 @@ def test_memory_tries_recomputation_first_and_nothing_that_cannot_act_here() -> 
     assert ids[-1] == "fused-optimizer"
     assert found[-1].why_not == pruned.why_not
     assert len(set(ids)) == len(ids)
-    assert not any(one.why_not for one in found if one.id in ("fsdp2", "activation-offload"))
+    assert not any(one.why_not for one in found if one.id == "fsdp2")
     alone = {one.id: one.why_not for one in choose(rank_count=1, has_accelerator=False)}
     assert alone["activation-checkpointing"] == ""

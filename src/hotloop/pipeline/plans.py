@@ -7,9 +7,7 @@ from dataclasses import replace
 
 from hotloop import __version__
 from hotloop.ahead.plan.calibrate import MeasuredStep, calibrate
-from hotloop.ahead.plan.cost import predict_spot
 from hotloop.ahead.plan.hardware_files import read_hardware
-from hotloop.ahead.plan.memory import predict_memory
 from hotloop.ahead.plan.module_trace import (
     OPTIMIZERS,
     PRECISIONS,
@@ -20,9 +18,7 @@ from hotloop.ahead.plan.module_trace import (
     read_tensors,
 )
 from hotloop.ahead.plan.planner import build_plan
-from hotloop.ahead.plan.search import build_scaling, build_search, choose_best
-from hotloop.ahead.plan.strategy import draw_strategy, plan_strategy
-from hotloop.ahead.plan.time import predict_step
+from hotloop.ahead.plan.search import build_search
 from hotloop.ahead.plan.workload_file import PlanRequest, read_workload_file
 from hotloop.core.decode import decode
 from hotloop.core.errors import UsageError
@@ -43,49 +39,24 @@ def make_plan(
     measured: Sequence[str] = (),
     wants_remedies: bool = False,
     tokens: int | None = None,
-    scaling: str | None = None,
     goal: str | None = None,
     gpu_counts: Sequence[int] | None = None,
     gpus: Sequence[str] = (),
     hours: float | None = None,
-    spot: bool = False,
 ) -> PlanReport:
     """The plan, with time and cost of a training on ``tokens``.
 
     ``measured``: FILE.toml=RUN each, a recorded run and its workload, by whose steps the time is calibrated.
-    ``scaling``: weak or strong. ``goal``: time, cost or memory, searched over ``gpu_counts`` of the request's device or
-    of the devices named in ``gpus``, to end within ``hours``. ``spot``: the same on spot devices.
+    ``goal``: time, cost or memory, searched over ``gpu_counts`` of the request's device or of the devices named in
+    ``gpus``, to end within ``hours``.
     """
     total = tokens or request.tokens or USUAL_TOKENS
     efficiency = calibrate([read_measured(one) for one in measured]) if measured else None
 
     report = build_plan(request, __version__, total, efficiency, wants_remedies=wants_remedies)
-    if spot:
-        workload, hardware = request.workload, request.hardware
-        step = predict_step(workload, hardware, efficiency)
-        found = predict_spot(step, workload, hardware, total, request.failures)
-        report = replace(report, spot=found)
-    return replace(
-        report,
-        scaling=build_scaling(request, scaling, total, efficiency) if scaling else (),
-        search=build_search(request, goal, total, gpu_counts, gpus, hours, efficiency) if goal else None,
-    )
-
-
-def draw_planned_strategy(request: PlanRequest, report: PlanReport, gpus: Sequence[str] = ()) -> str:
-    """The strategy file of what the plan found best, or of what was asked where nothing was searched.
-
-    ``gpus`` as of ``make_plan``.
-    """
-    from hotloop.change.apply import TECHNIQUES, check_strategy  # they take a tenth of a second to load
-
-    chosen = request if report.search is None else choose_best(request, report.search, gpus)
-    strategy, comments = plan_strategy(chosen.workload, chosen.hardware)
-    memory = predict_memory(chosen.workload, chosen.hardware)
-    if not memory.fits:
-        comments = ("this run does not fit into the memory of its devices", *comments)
-    check_strategy(strategy, TECHNIQUES)
-    return draw_strategy(strategy, (f"planned by hotloop {__version__} for {chosen.name}", *comments))
+    if goal is None:
+        return report
+    return replace(report, search=build_search(request, goal, total, gpu_counts, gpus, hours, efficiency))
 
 
 def read_measured(text: str) -> MeasuredStep:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sized
 from itertools import accumulate
@@ -15,9 +14,8 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from hotloop.core.errors import UsageError
 
-from .shard_readers import MappedFiles, StreamedFiles, read_remote
-from .text_files import is_remote
-from .token_folder import MANIFEST, TokenFolder, open_folder, parse_manifest, verify_folder
+from .shard_readers import MappedFiles
+from .token_folder import open_folder, verify_folder
 
 _ROUNDS = 6
 _MASK = (1 << 64) - 1
@@ -61,27 +59,18 @@ class TokenDataset(Dataset[torch.Tensor]):
     except the first is a target once. Tokens after the last whole sample are left out.
 
     ``dataset[i]`` is an int64 tensor of shape (seq_length + 1,). With ``verify``, every file is first compared with its
-    SHA-256. A URL is streamed: blocks are fetched when needed, and up to ``buffer_bytes`` of them are kept in the
-    user's cache folder; read it in order, or shuffled within a window (see ElasticLoader).
+    SHA-256.
 
     Raises UsageError for a folder that is damaged, incomplete, or too small for one sample.
     """
 
-    def __init__(
-        self, folder: str | Path, seq_length: int, *, verify: bool = False, buffer_bytes: int = 1 << 30
-    ) -> None:
+    def __init__(self, folder: str | Path, seq_length: int, *, verify: bool = False) -> None:
         if seq_length < 1:
             raise UsageError(f"seq_length={seq_length}: give a number of at least 1")
-        self._files: MappedFiles | StreamedFiles
-        if isinstance(folder, str) and is_remote(folder):
-            if verify:
-                raise UsageError("verify=True first reads every file, which is not streaming; leave it out")
-            self.folder, self._files = _open_remote(folder.rstrip("/"), buffer_bytes)
-        else:
-            self.folder = open_folder(folder)
-            self._files = MappedFiles(str(folder))
-            if verify:
-                verify_folder(self.folder)
+        self.folder = open_folder(folder)
+        self._files = MappedFiles(str(folder))
+        if verify:
+            verify_folder(self.folder)
         self.seq_length = seq_length
         self._ends = list(accumulate(shard.tokens_count for shard in self.folder.shards))
         if len(self) == 0:
@@ -114,16 +103,6 @@ class TokenDataset(Dataset[torch.Tensor]):
         return decode_tokens(content, self.folder.token_type)
 
 
-def _open_remote(url: str, buffer_bytes: int) -> tuple[TokenFolder, StreamedFiles]:
-    text = read_remote(f"{url}/{MANIFEST}")
-    try:
-        folder = parse_manifest(json.loads(text), url)
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"{url}/{MANIFEST} is damaged: {error}") from error
-    sizes = {f"{shard.name}.bin": shard.bin_bytes for shard in folder.shards}
-    return folder, StreamedFiles(url, sizes, str(folder.content["checksum"]), buffer_bytes)
-
-
 def decode_tokens(content: bytearray, token_type: str) -> torch.Tensor:
     """Little-endian uint16 or int32 tokens as int64."""
     if token_type == "int32":
@@ -139,8 +118,8 @@ class ElasticLoader:
     each rank its part; ``cursor`` counts the samples that all ranks together have taken. Save ``state_dict()`` on one
     rank, and continue with more or fewer: each sample is seen once per epoch, in the same global order.
 
-    ``shuffle_window`` shuffles only within this many neighboring samples, so that a streamed data set is read almost in
-    order. ``epochs`` None never ends. At the end of the last epoch, samples that do not fill a whole step are left out.
+    ``shuffle_window`` shuffles only within this many neighboring samples, so that files are read almost in order.
+    ``epochs`` None never ends. At the end of the last epoch, samples that do not fill a whole step are left out.
     ``rank`` and ``world_size`` default to torch.distributed's. Further arguments are passed to DataLoader
     (``num_workers``...); the cursor counts the batches that the training loop received, not those that wait in workers.
     """

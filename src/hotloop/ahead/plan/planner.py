@@ -12,13 +12,13 @@ from typing import Any
 
 from hotloop.core.errors import UsageError
 from hotloop.core.hardware import Hardware
-from hotloop.core.planning import PlanReport, Remedy, ZeroReport, make_memory, make_range
+from hotloop.core.planning import PlanReport, Remedy, make_memory, make_range
 from hotloop.core.prediction import StepPrediction
 from hotloop.core.workload import PlannedRun, Workload, field_names
 
 from .cost import pick_price, predict_cost
 from .hardware_files import Efficiency
-from .memory import layer_parts, predict_memory, zero_memory
+from .memory import layer_parts, predict_memory
 from .time import predict_step
 from .workload_file import PlanRequest
 
@@ -208,12 +208,4 @@ def build_plan(
             "cost": "formula",
             "cost.stall": "assumed" if stall is None else "measured" if given else "formula",
         },
-    )
-
-
-def build_zero_report(params: float, ranks: int, precision: str, optimizer: str, version: str) -> ZeroReport:
-    """ZeRO's table. Raises UsageError."""
-    stages = zero_memory(params, ranks, precision=precision, optimizer=optimizer)
-    return ZeroReport(
-        tool_version=version, params=round(params), ranks=ranks, precision=precision, optimizer=optimizer, stages=stages
     )

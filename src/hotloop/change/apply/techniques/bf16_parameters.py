@@ -95,15 +95,12 @@ class Bf16Parameters(Technique):
     def check(self, settings: Mapping[str, Value], strategy: Strategy) -> str | None:
         if _is_plain(settings):
             return None
-        for other in ("optimizer-state-offload", "zero-optimizer"):
-            if strategy.get(other) is not None:
-                return (
-                    f"weights is {settings['weights']!r}: with it, updates run in float32 on a few tensors at a time, "
-                    "which "
-                    f"is impossible inside {other}; remove one of the two, or set weights = 'nearest' and state = "
-                    "'bfloat16'"
-                )
-        return None
+        if strategy.get("zero-optimizer") is None:
+            return None
+        return (
+            f"weights is {settings['weights']!r}: with it, updates run in float32 on a few tensors at a time, which is "
+            "impossible inside zero-optimizer; remove one of the two, or set weights = 'nearest' and state = 'bfloat16'"
+        )
 
     def change_model(self, model: Any, settings: Mapping[str, Any], context: Context) -> Effect:
         import torch
