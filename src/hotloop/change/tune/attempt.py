@@ -261,7 +261,6 @@ def _choose_candidates(attempt: TuningAttempt) -> tuple[Candidate, ...]:
         attempt.techniques,
         campaign.check,
         rank_count=attempt.observed.rank_count or 1,
-        has_accelerator=any(rank.memory.allocated_bytes is not None for rank in attempt.report.ranks),
     )
 
 

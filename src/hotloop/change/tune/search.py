@@ -268,7 +268,6 @@ def list_memory_candidates(
     check: Check,
     *,
     rank_count: int,
-    has_accelerator: bool,
 ) -> tuple[Candidate, ...]:
     """The candidates of the goal memory: what saves memory, and why the others are not tried.
 
@@ -282,8 +281,6 @@ def list_memory_candidates(
             one = _make_candidate(name, technique, form.settings, None, RULE, check)
             if memory.needs == "ranks" and rank_count == 1:
                 one = replace(one, why_not="not applicable: there is only one rank")
-            elif memory.needs == "an accelerator" and not has_accelerator:
-                one = replace(one, why_not="not applicable: training ran on the CPU")
             found.append(one)
     taken = {one.id for one in found}
     others = [one for one in candidates if one.id not in taken]
