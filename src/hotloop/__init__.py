@@ -9,7 +9,6 @@ if TYPE_CHECKING:
     from hotloop.ahead.data.datasets import TokenDataset as TokenDataset
     from hotloop.ahead.plan.memory import zero_memory as zero_memory
     from hotloop.change.apply.api import apply_strategy as apply_strategy
-    from hotloop.change.apply.compression.compressor import GradientCompressor as GradientCompressor
     from hotloop.change.apply.compression.methods import CompressedDDP as CompressedDDP
     from hotloop.core.errors import HotloopError as HotloopError
     from hotloop.core.findings import Finding as Finding
@@ -44,7 +43,6 @@ _HOME = {
     "CompressedDDP": "hotloop.change.apply.compression.methods",
     "Checkpoints": "hotloop.train.trainer",
     "Finding": "hotloop.core.findings",
-    "GradientCompressor": "hotloop.change.apply.compression.compressor",
     "HotloopError": "hotloop.core.errors",
     "Monitor": "hotloop.monitor",
     "Preempted": "hotloop.train.trainer",

@@ -52,7 +52,7 @@ WRONG: dict[str, Sequence[tuple[Sequence[str], str]]] = {
         (["train.py", "--save-seconds", "0"], "--save-seconds 0: give a number of seconds above 0"),
     ],
     "": [
-        (["plan", "fits.toml", "--ranks", "4"], "--ranks belongs to --module"),
+        (["plan", "fits.toml", "--precision", "fp32"], "--precision belongs to --module"),
         (["plan", "nowhere.toml"], "cannot read nowhere.toml: No such file"),
     ],
     "launch": [

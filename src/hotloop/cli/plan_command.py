@@ -12,7 +12,7 @@ from hotloop.core.errors import UsageError
 
 ORDER, SUMMARY = 8, "predict the memory, time and cost of a training run before you rent hardware"
 FILE_OPTIONS = ("why_oom", "measured", "tokens", "optimize", "gpu_counts", "gpus", "hours")
-MODULE_OPTIONS = ("batch", "gpu", "python", "ranks", "precision", "optimizer")
+MODULE_OPTIONS = ("batch", "gpu", "python", "precision", "optimizer")
 
 
 ABOUT = {
@@ -59,7 +59,6 @@ OPTIONS = (
     option("--gpu-counts", metavar="N,N", help="device counts for --optimize, such as 8,64,512 (default: the file's)"),
     option("--gpus", metavar="NAME,NAME", help="devices for --optimize (default: the file's)"),
     option("--hours", type=float, metavar="H", help="time limit for training in hours, for --optimize"),
-    option("--ranks", type=int, metavar="N", help="module: number of data-parallel ranks (FSDP2)"),
     option(
         "--precision",
         metavar="NAME",
@@ -151,6 +150,5 @@ def plan_module(arguments: argparse.Namespace) -> object:
         gpu=arguments.gpu or "h100-80g-sxm",
         precision=arguments.precision or "fp32",
         optimizer=arguments.optimizer or "adamw",
-        ranks=1 if arguments.ranks is None else arguments.ranks,
         python=find_python(arguments.python, os.environ.get("PATH")),
     )

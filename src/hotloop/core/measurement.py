@@ -36,8 +36,6 @@ class Measurement:
     training's own may slow it."""
     threads_count: int | None = None
     """Compute threads of a rank."""
-    exchanges: bool | None = None
-    """Whether the ranks were seen to exchange anything: DistributedDataParallel or collectives of the training."""
     work_drifts: bool = False
     """Whether the tokens or samples of a step grow or shrink over its steady steps."""
     whole_ns: int | None = None

@@ -23,7 +23,7 @@ from hotloop.ahead.plan.workload_file import PlanRequest, read_workload_file
 from hotloop.core.decode import decode
 from hotloop.core.errors import UsageError
 from hotloop.core.planning import PlanReport, make_memory
-from hotloop.core.workload import require_choice, require_count
+from hotloop.core.workload import require_choice
 from hotloop.evidence.analyze.measurement import measure_step_ns
 from hotloop.measure.bench.program import run_program, split_target
 from hotloop.pipeline.launches import read_training
@@ -74,16 +74,13 @@ def read_measured(text: str) -> MeasuredStep:
     return MeasuredStep(workload=request.workload, hardware=request.hardware, step_ns=measure_step_ns(training))
 
 
-def make_module_plan(
-    module: str, batch: str, *, gpu: str, precision: str, optimizer: str, ranks: int, python: str
-) -> PlanReport:
-    """Memory of training ``module`` (FILE:FUNCTION) on ``batch``, on each of ``ranks`` devices (FSDP2 from 2 on).
+def make_module_plan(module: str, batch: str, *, gpu: str, precision: str, optimizer: str, python: str) -> PlanReport:
+    """Memory of training ``module`` (FILE:FUNCTION) on ``batch``, on one device.
 
     ``python`` is the interpreter that traces; it needs torch. Raises UsageError for what the user can mend.
     """
     require_choice("--precision", precision, PRECISIONS)
     require_choice("--optimizer", optimizer, OPTIMIZERS)
-    require_count("--ranks", ranks)
     hardware = read_hardware(gpu)
     tensors = read_tensors(batch)
     request = make_request(
@@ -92,31 +89,30 @@ def make_module_plan(
         device="cpu" if gpu == "cpu" else "cuda",
         precision=precision,
         optimizer=optimizer,
-        ranks=ranks,
     )
     answer = run_program("module_memory", request, python, TIMEOUT_S, what="the trace of the module")
     trace = decode(ModuleTrace, answer)
-    peak, memory = find_peak(trace, hardware, precision, ranks)
+    peak, memory = find_peak(trace, hardware)
     return PlanReport(
         tool_version=__version__,
         name=module,
         gpu=gpu,
         device=hardware.name,
-        gpus=ranks,
+        gpus=1,
         params=trace.params,
         micro_batches=1,
-        data_ranks=ranks,
+        data_ranks=1,
         tokens_per_step=None,
         fits=memory.fits,
         memory=make_memory(memory, peak.block_by_class),
         run={
             "precision": precision,
             "optimizer": optimizer,
-            "sharding": "fsdp" if ranks > 1 else "none",
+            "sharding": "none",
             "recompute": "as the module has it",
             "batch": batch,
         },
         basis={"memory.states": "traced", "memory.activations": "traced", "memory.context": "formula"},
         is_traced=True,
-        notes=describe_trace(trace, peak, ranks),
+        notes=describe_trace(trace, peak),
     )

@@ -104,7 +104,6 @@ def measure_training(
         pace_ns=_pace_ns(left.get("pace") or (), recordings, training),
         threads_count=rank.torch_threads,
         work_drifts=find_unit_drift(training.processes, training.analysis.unit) is not None,
-        exchanges=any(r.ddp is not None or r.mean["collectives"] > 0 for r in training.analysis.ranks),
         # From the moment that torch was loaded to the first steady step, without as many steady steps.
         one_time_ns=None if start_ns is None else max(0, round(start_ns - rank.warmup_count * rank.step_mean_ns)),
         breakdown={name: breakdown.phases[name].mean_ns for name in PHASES},
