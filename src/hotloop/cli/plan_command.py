@@ -11,7 +11,7 @@ from hotloop.cli.show import check_outputs, show_report
 from hotloop.core.errors import UsageError
 
 ORDER, SUMMARY = 8, "predict the memory, time and cost of a training run before you rent hardware"
-FILE_OPTIONS = ("why_oom", "measured", "tokens", "optimize", "gpu_counts", "gpus", "hours")
+FILE_OPTIONS = ("why_oom", "tokens", "optimize", "gpu_counts", "gpus", "hours")
 MODULE_OPTIONS = ("batch", "gpu", "python", "precision", "optimizer")
 
 
@@ -41,14 +41,6 @@ OPTIONS = (
     option("--gpu", metavar="NAME", help="module: device to plan for (default: h100-80g-sxm), or cpu"),
     option("--python", metavar="FILE", help="module: interpreter that has torch (default: PATH's)"),
     option("--why-oom", action="store_true", help="rank the ways to save memory, even if the run fits easily"),
-    option(
-        "--measured",
-        action="append",
-        default=[],
-        metavar="FILE.toml=RUN",
-        help="calibrate the predicted time with the step time of a recorded run and its workload file; may be given "
-        "several times",
-    ),
     option("--tokens", type=float, metavar="N", help="total number of training tokens, such as 1e12 (default: 1e9)"),
     option(
         "--optimize",
@@ -92,7 +84,6 @@ def execute(arguments: argparse.Namespace) -> int:
         gpus = [name.strip() for name in (arguments.gpus or "").split(",") if name.strip()]
         report = make_plan(
             request,
-            measured=arguments.measured,
             wants_remedies=arguments.why_oom,
             tokens=_read_tokens(arguments.tokens),
             goal=arguments.optimize,

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from hotloop import __version__
-from hotloop.ahead.plan.calibrate import MeasuredStep, calibrate
 from hotloop.ahead.plan.hardware_files import read_hardware
 from hotloop.ahead.plan.module_trace import (
     OPTIMIZERS,
@@ -19,14 +18,11 @@ from hotloop.ahead.plan.module_trace import (
 )
 from hotloop.ahead.plan.planner import build_plan
 from hotloop.ahead.plan.search import build_search
-from hotloop.ahead.plan.workload_file import PlanRequest, read_workload_file
+from hotloop.ahead.plan.workload_file import PlanRequest
 from hotloop.core.decode import decode
-from hotloop.core.errors import UsageError
 from hotloop.core.planning import PlanReport, make_memory
 from hotloop.core.workload import require_choice
-from hotloop.evidence.analyze.measurement import measure_step_ns
 from hotloop.measure.bench.program import run_program, split_target
-from hotloop.pipeline.launches import read_training
 
 TIMEOUT_S = 600.0
 USUAL_TOKENS = 10**9
@@ -36,7 +32,6 @@ USUAL_TOKENS = 10**9
 def make_plan(
     request: PlanRequest,
     *,
-    measured: Sequence[str] = (),
     wants_remedies: bool = False,
     tokens: int | None = None,
     goal: str | None = None,
@@ -46,32 +41,14 @@ def make_plan(
 ) -> PlanReport:
     """The plan, with time and cost of a training on ``tokens``.
 
-    ``measured``: FILE.toml=RUN each, a recorded run and its workload, by whose steps the time is calibrated.
     ``goal``: time, cost or memory, searched over ``gpu_counts`` of the request's device or of the devices named in
     ``gpus``, to end within ``hours``.
     """
     total = tokens or request.tokens or USUAL_TOKENS
-    efficiency = calibrate([read_measured(one) for one in measured]) if measured else None
-
-    report = build_plan(request, __version__, total, efficiency, wants_remedies=wants_remedies)
+    report = build_plan(request, __version__, total, wants_remedies=wants_remedies)
     if goal is None:
         return report
-    return replace(report, search=build_search(request, goal, total, gpu_counts, gpus, hours, efficiency))
-
-
-def read_measured(text: str) -> MeasuredStep:
-    """FILE.toml=RUN -> the workload of the file, and the run's mean step without its wait for batches.
-
-    Raises UsageError where the run had another number of processes than the file has devices.
-    """
-    file, _, run = text.partition("=")
-    if not run:
-        raise UsageError(f"--measured {text}: give FILE.toml=RUN, a workload file and a recorded run of that workload")
-    request, (training, _) = read_workload_file(file), read_training(run)
-    ranks = len(training.analysis.ranks)
-    if ranks != request.workload.gpus:
-        raise UsageError(f"{run} trained on {ranks} processes, but {file} plans {request.workload.gpus}")
-    return MeasuredStep(workload=request.workload, hardware=request.hardware, step_ns=measure_step_ns(training))
+    return replace(report, search=build_search(request, goal, total, gpu_counts, gpus, hours))
 
 
 def make_module_plan(module: str, batch: str, *, gpu: str, precision: str, optimizer: str, python: str) -> PlanReport:

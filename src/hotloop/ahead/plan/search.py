@@ -33,7 +33,6 @@ def build_search(
     gpu_counts: Sequence[int] | None,
     gpus: Sequence[str],
     hours: float | None,
-    efficiency: Efficiency | None = None,
 ) -> PlannedSearch:
     """The best runs that fit, by the goal, over the GPU counts, for the request's device or those in ``gpus``."""
     return search(
@@ -45,7 +44,6 @@ def build_search(
         gpu_counts=gpu_counts,
         failures=request.failures,
         price_kind=request.price_kind,
-        efficiency=efficiency,
     )
 
 
