@@ -434,7 +434,7 @@ def rank_params(workload: Workload) -> float:
 def _optimizer_ns(workload: Workload, hardware: Hardware, constants: Efficiency) -> float:
     run = workload.run
     if run.offload == "optimizer":
-        return constants.step_host_ns
+        return float(constants.step_host_ns)
     held = rank_params(workload) * trained_share(workload.model, run)
     moved = held / shard_ranks(workload, hardware)[0] * (OPTIMIZER_BYTES[run.optimizer] + CLIP_BYTES)
     written = moved / (hardware.memory_bytes_per_s * constants.memory_ratio) * 1e9
