@@ -61,14 +61,11 @@ WRONG: dict[str, Sequence[tuple[Sequence[str], str]]] = {
         (["train.py", "--save-seconds", "0"], "--save-seconds 0: give a number of seconds above 0"),
     ],
     "": [
-        (["plan", "zero"], "plan zero needs --params and --ranks"),
-        (["plan", "zero", "--params", "1e9", "--ranks", "0"], "ranks = 0"),
-        (["plan", "zero", "--params", "1e9", "--ranks", "4", "--precision", "bf16"], "choose one of mixed, fp32"),
-        (["plan", "fits.toml", "--ranks", "4"], "--ranks belongs to `hotloop plan zero`"),
+        (["plan", "fits.toml", "--precision", "fp32"], "--precision belongs to --module"),
         (["plan", "nowhere.toml"], "cannot read nowhere.toml: No such file"),
     ],
     "launch": [
-        (("--", "t.py"), "--target is missing: give one of dstack, job"),
+        (("--", "t.py"), "--target is missing: give one of job"),
         (("--target", "slrm", *SHAPE, "--", "t.py"), "did you mean 'slurm'"),
         (("--target", "slurm", "--nodes", "2", "--", "t.py"), "--gpus-per-node is missing"),
         (("--target", "slurm", "--", "t.py"), "--nodes is missing"),

@@ -9,12 +9,11 @@ from dataclasses import replace
 from functools import partial
 
 from hotloop.change.apply import TECHNIQUES, check_strategy
-from hotloop.change.tune.attempt import OBSERVED, Search, TuningAttempt, observe_baseline, run_attempt, stop_early
+from hotloop.change.tune.attempt import OBSERVED, TuningAttempt, observe_baseline, run_attempt, stop_early
 from hotloop.change.tune.goals import SPEED
-from hotloop.change.tune.matrix import Configuration, begin_with_first, try_rows
 from hotloop.change.tune.search import least_steps
 from hotloop.change.tune.study import CodeChanged, Progress, Request, Study, choose_limits, drop_outputs
-from hotloop.change.tune.trials import PATCH_RATIO, AttachTrial, Bench, Budget
+from hotloop.change.tune.trials import PATCH_RATIO, Bench, Budget
 from hotloop.change.tune.tuner import BaselineFailed, Campaign
 from hotloop.change.tune.workspace import (
     WorkspaceError,
@@ -36,32 +35,25 @@ Emit = Callable[[str], None]
 check = partial(check_strategy, techniques=TECHNIQUES)
 
 
-def tune_command(
-    request: Request,
-    progress: Progress,
-    emit: Emit,
-    search: Search,
-    *,
-    probe: Probe = no_probe,
-    baseline: Strategy | None = None,
-    kept_ratio: float = PATCH_RATIO,
-) -> None:
+def tune_command(request: Request, progress: Progress, emit: Emit, *, probe: Probe = no_probe) -> None:
     """Observe the baseline, try candidates. ``progress`` holds the outcome, whatever ends this."""
-    budget = Budget(whole_s=request.budget_s, begun_s=time.monotonic(), kept_ratio=kept_ratio)
+    budget = Budget(whole_s=request.budget_s, begun_s=time.monotonic(), kept_ratio=PATCH_RATIO)
     begun_wall_s = time.time()
     outside = code_outside(request.command, request.cwd)
     plan = plan_workspace(request.cwd, without=[request.folder], outside=outside)
     progress.warnings = plan.warnings
 
-    def attach(one: Request) -> AttachTrial:
-        return partial(attach_trial, one.command, one.variables, deep=False)
-
+    attach = partial(attach_trial, request.command, request.variables)
     bench = Bench(
-        command=request.command, plan=plan, folder=request.folder, environment=attach(request), measure=measure_run
+        command=request.command,
+        plan=plan,
+        folder=request.folder,
+        environment=partial(attach, deep=False),
+        measure=measure_run,
     )
     emit("measuring the baseline")
-    seeing = replace(bench, environment=partial(attach_trial, request.command, request.variables, deep=True))
-    ran, observed = observe_baseline(seeing, baseline or Strategy(), budget, progress)
+    seeing = replace(bench, environment=partial(attach, deep=True))
+    ran, observed = observe_baseline(seeing, budget, progress)
     run_folder = request.folder / "trials" / OBSERVED
     run = move_places(read_run(run_folder), request.folder / "work" / OBSERVED / request.cwd.name, request.cwd)
     progress.report = report_run(run, folder=run_folder, probe=probe)
@@ -87,10 +79,9 @@ def tune_command(
             observed=observed,
             report=progress.report,
             techniques=request.techniques,
-            attach=attach,
         )
-        run_attempt(attempt, search, request, progress)
-        if request.goal == SPEED and kept_ratio:
+        run_attempt(attempt, request, progress)
+        if request.goal == SPEED:
             _bound_by_hand(request, study.bench.plan, progress, observed, budget, emit)
     except (BaselineFailed, CodeChanged, WorkspaceError) as error:
         stop_early(request, progress, error)
@@ -115,12 +106,3 @@ def _bound_by_hand(
 
     assert progress.report is not None
     progress.report = measure_bounds(run, progress.report, observed, budget.until_s, emit, is_by_hand)
-
-
-def measure_matrix(
-    rows: tuple[Configuration, ...], request: Request, progress: Progress, emit: Emit, probe: Probe
-) -> None:
-    """Observe the first configuration, measure the others against it. ``progress`` holds the outcome."""
-    first = begin_with_first(rows, request, progress)
-    search = partial(try_rows, rows, request, progress)
-    tune_command(first, progress, emit, search, probe=probe, baseline=rows[0].strategy, kept_ratio=0.0)
