@@ -52,9 +52,7 @@ def test_a_plan_gives_the_shape_of_the_nodes(tmp_path: Path, capsys: pytest.Capt
     task = yaml.safe_load(out)
     assert (task["num_nodes"], task["resources"]["accelerators"]) == (8, "H100:8")
     plan.write_text(PLAN.format(count=4))
-    assert (
-        yaml.safe_load(launch(capsys, "--target", "skypilot", "--plan", str(plan), "--", "t.py")[1])["num_nodes"] == 1
-    )
+    assert yaml.safe_load(launch(capsys, "--target", "dstack", "--plan", str(plan), "--", "t.py")[1])["nodes"] == 1
 
 
 def test_a_plan_that_does_not_fit_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -114,6 +112,7 @@ BASE = {
     "job": ("--image", "a:1"),
     "jobset": ("--image", "a:1"),
     "skypilot": ("--gpu", "h200"),
+    "dstack": ("--gpu", "h200"),
 }
 OPTIONS = {
     "gpu": "h100-80g-sxm",

@@ -65,7 +65,7 @@ WRONG: dict[str, Sequence[tuple[Sequence[str], str]]] = {
         (["plan", "nowhere.toml"], "cannot read nowhere.toml: No such file"),
     ],
     "launch": [
-        (("--", "t.py"), "--target is missing: give one of job"),
+        (("--", "t.py"), "--target is missing: give one of dstack, job"),
         (("--target", "slrm", *SHAPE, "--", "t.py"), "did you mean 'slurm'"),
         (("--target", "slurm", "--nodes", "2", "--", "t.py"), "--gpus-per-node is missing"),
         (("--target", "slurm", "--", "t.py"), "--nodes is missing"),

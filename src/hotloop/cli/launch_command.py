@@ -30,7 +30,7 @@ ABOUT = {
     ),
 }
 OPTIONS = (
-    option("--target", metavar="TARGET", help="slurm, trainjob, jobset, job or skypilot"),
+    option("--target", metavar="TARGET", help="slurm, trainjob, jobset, job, skypilot or dstack"),
     option("--plan", metavar="FILE", help="workload file of `hotloop plan`, whose devices determine the nodes"),
     option("--nodes", type=int, metavar="N", help="number of nodes"),
     option("--gpus-per-node", type=int, metavar="M", help="number of GPUs per node; 0 trains on the CPU"),
@@ -73,7 +73,7 @@ OPTIONS = (
     option("-o", "--output", metavar="FILE", help="write the manifest to FILE"),
     [
         option("--dry-run", action="store_true", help="only print the script or manifest; the default"),
-        option("--submit", action="store_true", help="submit it with sbatch, kubectl or sky"),
+        option("--submit", action="store_true", help="submit it with sbatch, kubectl, sky or dstack"),
     ],
     option("command", nargs="...", metavar="COMMAND", help="the training command, after --"),
 )

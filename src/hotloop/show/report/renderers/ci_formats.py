@@ -1,8 +1,9 @@
-"""github, junit and sarif: what CI systems read of a Check, a Proof, a Drill or a LintReport."""
+"""github, junit, sarif and bencher: what CI systems read of a Check, a Proof, a Drill or a LintReport."""
 
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -127,6 +128,23 @@ def _case(one: Judged, surface: Surface) -> JunitCase:
     outcome = "skipped" if one.verdict is CheckVerdict.INCONCLUSIVE else "passed"
     outcome = "failure" if _fails(one, surface) else outcome
     return JunitCase(id=one.id, outcome=outcome, kind=one.verdict.value, message=sentence_of(one), place=place)
+
+
+@renderer("bencher", "Bencher Metric Format, for services that keep benchmarks", suffix=".json", kinds=("prove",))
+def draw_bencher(document: Document, surface: Surface) -> str:
+    """B's time over A's with its bounds, and the time of both sides in ns."""
+    proof: Proof = document.subject
+    metrics: dict[str, dict[str, float]] = {}
+    if proof.ratio is not None:
+        metrics["ratio"] = {"value": proof.ratio}
+        if proof.low is not None and proof.high is not None:
+            metrics["ratio"] |= {"lower_value": proof.low, "upper_value": proof.high}
+    for side in (proof.a, proof.b):
+        if side.times_ns:
+            mean = math.fsum(side.times_ns) / len(side.times_ns)
+            lowest, highest = min(side.times_ns), max(side.times_ns)
+            metrics[f"latency_{side.id.lower()}"] = {"value": mean, "lower_value": lowest, "upper_value": highest}
+    return json.dumps({f"prove per {proof.unit}": metrics}, indent=1) + "\n"
 
 
 def _attribute(text: str) -> str:
