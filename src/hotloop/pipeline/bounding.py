@@ -155,7 +155,7 @@ def _describe(bound: Bound) -> str:
     if bound.saving is None:
         return f"no bound: {bound.reason}"
     low, high = bound.saving.low_ratio, bound.saving.high_ratio
-    return f"a perfect fix saves at most {low:.0%} to {high:.0%} ({bound.pairs} pairs)"
+    return f"leaving this out saves {low:.0%} to {high:.0%} ({bound.pairs} pairs; {bound.reason})"
 
 
 def recall_bounds(report: Report, folder: Path) -> Report:

@@ -106,18 +106,18 @@ def describe_forecast(finding: Finding) -> str | None:
 
 
 def describe_bound(bound: Bound) -> str:
-    """What a perfect fix could save at most, or why that was not measured.
+    """What taking the cost away saves, or why that was not measured.
 
     >>> from hotloop.core.findings import Basis
     >>> saving = Saving(low_ratio=0.0, mid_ratio=0.01, high_ratio=0.03, basis=Basis.BOUNDED)
     >>> describe_bound(Bound(ablation="no-gc", saving=saving, pairs=4, reason="nothing is collected"))
-    'a perfect fix saves at most 0.0–3.0% (4 pairs; cannot tell it from 0; nothing is collected)'
+    'leaving this out saves 0.0–3.0% (4 pairs; cannot tell it from 0; nothing is collected)'
     """
     saving, reason = bound.saving, clean(bound.reason)
     if saving is None:
         return f"{UNKNOWN}: {reason}"
     notes = [f"{bound.pairs} pairs", *(["cannot tell it from 0"] if saving.low_ratio <= 0 else []), reason]
-    return f"a perfect fix saves at most {format_range(saving.low_ratio, saving.high_ratio)} ({'; '.join(notes)})"
+    return f"leaving this out saves {format_range(saving.low_ratio, saving.high_ratio)} ({'; '.join(notes)})"
 
 
 def describe_stake(findings: Sequence[Finding]) -> str | None:
