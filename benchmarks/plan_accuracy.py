@@ -12,17 +12,16 @@ import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import date
 from typing import Any
 
 import passes
-from plan_fit import ALIKE, FILE, Constants, draw, efficiency, fit, kind_of, pick_rows, residuals, tables_of, unique
+from plan_fit import ALIKE, FILE, Constants, draw, fit, kind_of, pick_rows, residuals, unique
 from published_rows import A100_80, FOLDER, H100, H200, Row, read_rows
 
-from hotloop.ahead.plan.calibrate import MeasuredStep, calibrate
-from hotloop.ahead.plan.search import scaling_curve, search
+from hotloop.ahead.plan.search import search
 from hotloop.ahead.plan.time import predict_step
-from hotloop.ahead.plan.workload_file import PlanRequest
 from hotloop.core.link_fit import LinkFit, bus_factor
 from hotloop.core.workload import DecoderShape, PlannedRun, Workload
 
@@ -33,7 +32,6 @@ QUANTILE = 0.85
 LEAST_ROWS = 8
 MET = {True: "yes", False: "**no**", None: ""}
 FRAMEWORKS = ("torch", "megatron")
-CALIBRATION_ROWS = 20
 SOURCES = {
     "llm-foundry": "mosaicml/llm-foundry@8c8dd48 scripts/train/benchmarking/README.md; MPT with FSDP, judged by MFU",
     "llm-foundry fp8": "the same page as llm-foundry, 8-bit matrix products",
@@ -70,7 +68,6 @@ def main() -> int:
         "commit": passes.describe_commit(),
         "constants": constants,
         "errors": errors,
-        "calibrated": calibrate_single_node(rows, constants),
         "all_reduce": fit_all_reduce(),
         "reported": report_runs(),
         "search": measure_search(),
@@ -166,28 +163,6 @@ def half_width(rows: Sequence[Mapping[str, Any]]) -> float:
     raise ValueError("no rows")
 
 
-def calibrate_single_node(rows: Sequence[Row], constants: Constants) -> dict[str, Any]:
-    """vTrain's single-node rows: from constants without them, calibrated on 20, reported on the others."""
-    theirs = [row for row in rows if row.group == "vtrain single-node"]
-    without = fit([row for row in pick_rows(rows) if row.group != "vtrain single-node"])
-    start = efficiency(without, tables_of(theirs[0]))
-    step = len(theirs) // CALIBRATION_ROWS
-    picked = [row for k, row in enumerate(theirs) if k % step == 0][:CALIBRATION_ROWS]
-    measured = [MeasuredStep(workload=r.workload, hardware=r.hardware, step_ns=r.value * 1e6) for r in picked]
-    after = calibrate(measured, start)
-    left = [row for row in theirs if row not in picked]
-    ratios = [row.time_ratio(predict_step(row.workload, row.hardware, after)) for row in left]
-    before = [row.time_ratio(predict_step(row.workload, row.hardware, start)) for row in left]
-    return {
-        "rows": len(picked),
-        "compute_factor": after.compute_factor,
-        "host_factor": after.host_factor,
-        "error_ratio": after.error_ratio,
-        "before": before,
-        "time_ratios": ratios,
-    }
-
-
 def fit_line(points: Sequence[tuple[float, float]]) -> LinkFit:
     """The line through (wire bytes, ns) by relative least squares, so that small messages count as much as large ones.
 
@@ -239,19 +214,17 @@ def report_runs() -> dict[str, float]:
     hours = 30e9 / bought.tokens_per_step * step.mid_ns / 3.6e12
     small = DecoderShape(layers=24, hidden=2048, heads=16, vocab=50368, seq=2048, bias=True, learned_positions=True)
     run = PlannedRun(micro_batch=8, global_batch=64, sharding="fsdp")
-    claimed = Workload(model=small, run=run, gpus=8)
-    curve = scaling_curve(
-        PlanRequest(name="claim", workload=claimed, gpu="a100-80g-sxm", hardware=A100_80),
-        [8, 32],
-        claimed.tokens_per_step,
+    few, many = (
+        predict_step(Workload(model=small, run=replace(run, global_batch=8 * gpus), gpus=gpus), A100_80)
+        for gpus in (8, 32)
     )
     return {
         "llmc_step_ms": step.mid_ns / 1e6,
         "llmc_hours": hours,
         "llmc_usd": hours * 14,
-        "claim_tokens_8": curve[0].tokens_per_s,
-        "claim_tokens_32": curve[1].tokens_per_s,
-        "claim_efficiency": curve[1].efficiency_ratio,
+        "claim_tokens_8": 8 * few.tokens_per_s_per_gpu,
+        "claim_tokens_32": 32 * many.tokens_per_s_per_gpu,
+        "claim_efficiency": many.tokens_per_s_per_gpu / few.tokens_per_s_per_gpu,
     }
 
 
@@ -342,9 +315,7 @@ def draw_goals(content: Mapping[str, Any]) -> list[str]:
     by_group = defaultdict(list)
     for row in left:
         by_group[row["group"]].append(row)
-    foundry, calibrated = by_group["llm-foundry"], content["calibrated"]
-    after = [abs(ratio - 1) for ratio in calibrated["time_ratios"]]
-    before = [abs(ratio - 1) for ratio in calibrated["before"]]
+    foundry = by_group["llm-foundry"]
     errors = content["errors"]
     inside = sum(covered(row, half_width_of(row, errors)) for row in left) / len(left)
     widths = sorted(half_width_of(row, errors) for row in left)
@@ -382,10 +353,6 @@ def draw_goals(content: Mapping[str, Any]) -> list[str]:
              mape(by_group["simumax b200"]) <= 0.08, len(by_group["simumax b200"])),
         line("MAPE of vTrain multi-node times, not fitted", "<= 12%", f"{mape(by_group['vtrain multi-node']):.1%}",
              mape(by_group["vtrain multi-node"]) <= 0.12, len(by_group["vtrain multi-node"])),
-        line("MAPE of vTrain single-node times after calibration on 20 rows", "<= 20%",
-             f"{sum(after) / len(after):.1%}", sum(after) / len(after) <= 0.2, len(after)),
-        line("MAPE of the same vTrain rows before calibration", "", f"{sum(before) / len(before):.1%}", None,
-             len(before)),
         line("MAPE of A100 all-reduce times, calibrated on an eighth of the sizes", "<= 3%", f"{reduce_mape:.1%}",
              reduce_mape <= 0.03, reduce_n),
         line("rows inside the stated range, not fitted", ">= 80%", f"{inside:.0%}", inside >= 0.8, len(left)),
@@ -499,7 +466,7 @@ def _draw_devices(content: Mapping[str, Any]) -> list[str]:
 
 
 def _draw_reported(content: Mapping[str, Any]) -> list[str]:
-    runs, calibrated = content["reported"], content["calibrated"]
+    runs = content["reported"]
     return [
         "## Reported, not fitted",
         "",
@@ -509,9 +476,6 @@ def _draw_reported(content: Mapping[str, Any]) -> list[str]:
         '* A guide states "8 GPUs 100K tokens/s, 32 GPUs 380K", a scaling efficiency of 95%. For a model with 1.3e9 '
         f"parameters and FSDP on A100 80 GB GPUs, hotloop predicts {runs['claim_tokens_8'] / 1e3:.0f}K and "
         f"{runs['claim_tokens_32'] / 1e3:.0f}K tokens/s, a scaling efficiency of {runs['claim_efficiency']:.1%}.",
-        f"* Calibration on {calibrated['rows']} of vTrain's single-node rows multiplies the compute time by "
-        f"{calibrated['compute_factor']:.2f} and the host time by {calibrated['host_factor']:.2f}; the stated range is "
-        f"{calibrated['error_ratio']:.0%}.",
         "",
         "| all-reduce, A100 NVLink | latency | rate | MAPE, not fitted | n |",
         "|---|---|---|---|---|",

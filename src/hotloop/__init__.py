@@ -6,11 +6,9 @@ TYPE_CHECKING = False  # typing itself takes a third of the time in which Python
 if TYPE_CHECKING:
     from typing import Any
 
-    from hotloop.ahead.data.datasets import ElasticLoader as ElasticLoader
     from hotloop.ahead.data.datasets import TokenDataset as TokenDataset
     from hotloop.ahead.plan.memory import zero_memory as zero_memory
     from hotloop.change.apply.api import apply_strategy as apply_strategy
-    from hotloop.change.apply.compression.compressor import GradientCompressor as GradientCompressor
     from hotloop.change.apply.compression.methods import CompressedDDP as CompressedDDP
     from hotloop.core.errors import HotloopError as HotloopError
     from hotloop.core.findings import Finding as Finding
@@ -29,7 +27,6 @@ if TYPE_CHECKING:
     from hotloop.train.loader import LengthGroupedSampler as LengthGroupedSampler
     from hotloop.train.loader import cache_samples as cache_samples
     from hotloop.train.loader import group_by_length as group_by_length
-    from hotloop.train.loader import make_loader as make_loader
     from hotloop.train.marker import read_marker as read_marker
     from hotloop.train.packing import PackedBatch as PackedBatch
     from hotloop.train.packing import pack_sequences as pack_sequences
@@ -42,12 +39,10 @@ __version__ = "0.1.0"
 _HOME = {
     "LengthGroupedSampler": "hotloop.train.loader",
     "DevicePrefetcher": "hotloop.train.loader",
-    "ElasticLoader": "hotloop.ahead.data.datasets",
     "CheckpointError": "hotloop.train.checkpoint",
     "CompressedDDP": "hotloop.change.apply.compression.methods",
     "Checkpoints": "hotloop.train.trainer",
     "Finding": "hotloop.core.findings",
-    "GradientCompressor": "hotloop.change.apply.compression.compressor",
     "HotloopError": "hotloop.core.errors",
     "Monitor": "hotloop.monitor",
     "Preempted": "hotloop.train.trainer",
@@ -58,7 +53,6 @@ _HOME = {
     "load_strategy": "hotloop.core.strategy",
     "cache_samples": "hotloop.train.loader",
     "group_by_length": "hotloop.train.loader",
-    "make_loader": "hotloop.train.loader",
     "PackedBatch": "hotloop.train.packing",
     "pack_sequences": "hotloop.train.packing",
     "TokenDataset": "hotloop.ahead.data.datasets",

@@ -11,7 +11,6 @@ import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ContextDecorator, contextmanager
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from hotloop.agent.observe.event_pool import EventPool, cuda_event_pool
@@ -22,10 +21,8 @@ from hotloop.agent.observe.scalars import ScalarReader
 from hotloop.agent.observe.spans import DeviceKey, SpanStack
 from hotloop.agent.observe.step_totals import Series, StepRecord, StepTotals
 from hotloop.core.errors import HotloopError, UsageError
-from hotloop.core.machine import count_cores
 
 if TYPE_CHECKING:
-    from hotloop.core.findings import Finding, Skipped
     from hotloop.core.report import Report
 
 __all__ = ["Monitor", "MonitorSummary", "Watch", "profile", "watch"]
@@ -158,27 +155,26 @@ class Monitor:
 
     def summary(self) -> MonitorSummary:
         """All steps so far except the warm-up. May be called at any time, from any thread."""
-        return self._summarize(self._in_all, None, judge=True)
+        return self._summarize(self._in_all, None)
 
     def end_epoch(self) -> MonitorSummary:
-        """End the epoch and return its steps; printed on rank 0 with suggestions. An open step ends first."""
+        """End the epoch and return its steps; printed on rank 0. An open step ends first."""
         if self.stack().in_step:
             self.end_step()
         self._epoch += 1
         is_first = current_rank() == 0
-        summary = self._summarize(self._in_epoch, self._epoch, judge=is_first)
+        summary = self._summarize(self._in_epoch, self._epoch)
         with self._lock:
             self._in_epoch = StepTotals()
         if is_first:
             self._write(summary.to_text())
         return summary
 
-    def _summarize(self, totals: StepTotals, epoch: int | None, *, judge: bool) -> MonitorSummary:
+    def _summarize(self, totals: StepTotals, epoch: int | None) -> MonitorSummary:
         with self._lock:
             self._collect()
-            records = tuple(totals.recent) if judge else ()
             threads = ((path, series.stats()) for path, series in self._threads.items())
-            summary = MonitorSummary(
+            return MonitorSummary(
                 name=self.name,
                 rank=current_rank(),
                 epoch=epoch,
@@ -193,10 +189,6 @@ class Monitor:
                 device=self._device,
                 device_unknown_count=0 if self._pool is None else self._pool.unknown_count,
             )
-        if not judge or summary.step is None:
-            return summary
-        findings, skipped, note = _judge_steps(records, summary)
-        return replace(summary, findings=findings, skipped=skipped, note=note)
 
     # -- at work --------------------------------------------------------------------------------------------------
 
@@ -401,61 +393,3 @@ def _read_memory() -> Readings:
         "device_reserved_bytes": device.get("reserved"),
         "device_peak_bytes": device.get("peak"),
     }
-
-
-def _judge_steps(
-    records: tuple[StepRecord, ...], summary: MonitorSummary
-) -> tuple[tuple[Finding, ...], tuple[Skipped, ...], str | None]:
-    """Findings, skipped rules, and why there is nothing to judge.
-
-    With a device, the steps are those of its stream: the host only queues work there, and its own times say little.
-    """
-    from hotloop.evidence.analyze.by_hand import FEWEST_STEPS, MarkedStep, analyze_marked_steps, phase_of
-
-    device = summary.device
-    steps = []
-    for record in records:
-        own = record.own_ns(on_device=device is not None)
-        if own is not None and sum(own.values()) > 0:
-            calls = {path: totals.calls for path, totals in record.phases.items()}
-            memory = record.memory
-            steps.append(
-                MarkedStep(
-                    own_ns=own,
-                    calls=calls,
-                    rss_bytes=memory.rss_bytes,
-                    device_allocated_bytes=memory.device_allocated_bytes,
-                )
-            )
-    needed = max(FEWEST_STEPS, len(records) // 2)
-    if len(steps) < needed:
-        what = "steps" if device is None else "steps with known device times"
-        return (), (), f"no suggestions: they need {needed} {what}, and there are {len(steps)}"
-    if all(phase_of(path) is None for step in steps for path in step.own_ns):
-        return (), (), "no suggestions: name phases data, forward, backward, optimizer, checkpoint or validation"
-    try:
-        from hotloop.change.apply import ACTS
-        from hotloop.judge.diagnose import find_problems
-        from hotloop.judge.diagnose.completion import complete_findings
-    except ImportError as error:
-        return (), (), f"no suggestions: this Python has no {error.name}"
-    cores = total_bytes = None
-    if "torch" in sys.modules:  # these facts are read by code that imports torch
-        from hotloop.core.machine import memory_limit_bytes
-
-        cores, total_bytes = count_cores(), memory_limit_bytes()
-    memory = summary.memory
-    found, skipped = find_problems(
-        analyze_marked_steps(
-            steps,
-            rank=summary.rank,
-            world_size=1,  # what this process marked says nothing of the others
-            pid=os.getpid(),
-            warmup_count=summary.warmup_count,
-            device_type="cpu" if device is None else "cuda",
-            cores=cores,
-            memory_total_bytes=total_bytes if device is None else None,
-            memory_peak_bytes=memory.peak_rss_bytes if device is None else memory.device_peak_bytes,
-        )
-    )
-    return complete_findings(found, ACTS)[0], skipped, None

@@ -362,15 +362,6 @@ KINDS = (
         few_steps=8,
     ),
     Fixture(
-        id="restless-scaler",
-        data=Windows,
-        model=language_model(),
-        scaler={"init_scale": 2.0**20, "growth_interval": 50},
-        fp16=True,
-        ways=("outside", "api"),
-        only=("calmer-scaler",),
-    ),
-    Fixture(
         id="several-lengths",
         data=Windows,
         model=language_model(),

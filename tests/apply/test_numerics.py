@@ -13,8 +13,7 @@ from hotloop.core.techniques import Stage
 
 BATTERY = Path(__file__).with_name("battery.py")
 NEEDS_AN_ACCELERATOR = {
-    "activation-offload", "fp16-autocast", "optimizer-state-offload",
-    "pinned-memory",
+    "fp16-autocast", "pinned-memory",
 }  # fmt: skip
 
 

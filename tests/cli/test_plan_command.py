@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -67,27 +66,3 @@ def test_the_json_contract(place: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert again == decode_contract(PlanReport, content)
     assert render("json", again).strip() == json.dumps(content, indent=1, ensure_ascii=False)
     assert "does not fit" in (place / "plan.html").read_text(encoding="utf-8")
-
-
-def test_a_plan_is_calibrated_by_a_recorded_run(
-    place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from hotloop.pipeline import plans
-
-    def read(run: str) -> object:
-        assert run == "old-run"
-        ranks = [SimpleNamespace() for _ in range(64)]
-        breakdown = SimpleNamespace(mean_ns=lambda phase: {"input_wait": 1e9}[phase])
-        lead = SimpleNamespace(rank=SimpleNamespace(step_mean_ns=21e9, breakdown=breakdown))
-        return SimpleNamespace(analysis=SimpleNamespace(ranks=ranks), lead=lead), None
-
-    monkeypatch.setattr(plans, "read_training", read)
-    assert main(["plan", "fits.toml", "--measured", "fits.toml=old-run", "--json", "-"]) == 0
-    shown = json.loads(capsys.readouterr().out)
-    assert shown["step"]["mid_ns"] == pytest.approx(20e9, rel=1e-6)
-    assert shown["basis"]["step"] == "calibrated"
-    assert main(["plan", "fits.toml", "--measured", "fits.toml"]) == 2
-    assert "give FILE.toml=RUN" in capsys.readouterr().err
-    (place / "other.toml").write_text(FILE.format(micro=2).replace("count = 64", "count = 128"))
-    assert main(["plan", "fits.toml", "--measured", "other.toml=old-run"]) == 2
-    assert "trained on 64 processes, but other.toml plans 128" in capsys.readouterr().err

@@ -24,6 +24,15 @@ WRONG: dict[str, Sequence[tuple[Sequence[str], str]]] = {
         (["--at-least", "none", "python", "a.py", "--", "python", "b.py"], "--at-least"),
         (["--replay", "train.py"], "train.py"),
     ],
+    "bisect": [
+        (["a", "b"], "no command"),
+        (["a", "--", "python", "a.py"], "give two recorded runs"),
+        (["a", "b", "--budget", "1m", "c", "--", "python", "a.py"], "give two recorded runs"),
+        (["a", "b", "--budget", "soon", "--", "python", "a.py"], "soon"),
+        (["nothing", "b", "--", "python", "train.py"], "nothing"),
+        (["--install", "pip install {requirements}", "a", "b", "--", "python", "train.py"], "your own environment"),
+        (["--git", "main", "--", "python", "train.py"], "--git is 'main'"),
+    ],
     "drill": [
         ([], "no command"),
         (["--grace", "soon", "--", "python", "a.py"], "--grace"),
@@ -52,10 +61,7 @@ WRONG: dict[str, Sequence[tuple[Sequence[str], str]]] = {
         (["train.py", "--save-seconds", "0"], "--save-seconds 0: give a number of seconds above 0"),
     ],
     "": [
-        (["plan", "zero"], "plan zero needs --params and --ranks"),
-        (["plan", "zero", "--params", "1e9", "--ranks", "0"], "ranks = 0"),
-        (["plan", "zero", "--params", "1e9", "--ranks", "4", "--precision", "bf16"], "choose one of mixed, fp32"),
-        (["plan", "fits.toml", "--ranks", "4"], "--ranks belongs to `hotloop plan zero`"),
+        (["plan", "fits.toml", "--precision", "fp32"], "--precision belongs to --module"),
         (["plan", "nowhere.toml"], "cannot read nowhere.toml: No such file"),
     ],
     "launch": [

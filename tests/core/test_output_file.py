@@ -47,7 +47,8 @@ def test_a_pipe_gets_what_the_command_writes(tmp_path: Path) -> None:
     read: list[str] = []
     reader = threading.Thread(target=lambda: read.append(pipe.read_text()), daemon=True)
     reader.start()
-    assert main(["plan", "zero", "--params", "1e9", "--ranks", "4", "--json", str(pipe)]) == 0
+    (tmp_path / "train.py").write_text("import torch\n")
+    assert main(["lint", str(tmp_path / "train.py"), "--json", str(pipe)]) == 0
     reader.join(30)
     assert read[0].startswith("{")
     assert stat.S_ISFIFO(pipe.stat().st_mode)

@@ -1,22 +1,17 @@
-"""Samples over token files, and an order of batches that the number of ranks does not change."""
+"""Samples over token files."""
 
 import json
 import pickle
 from array import array
 from dataclasses import asdict
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
 import hotloop
-from hotloop.ahead.data import shard_readers
-from hotloop.ahead.data.datasets import permute_index
 from hotloop.ahead.data.shard_writer import ShardWriter
 from hotloop.ahead.data.token_folder import write_manifest
 from hotloop.core.errors import UsageError
@@ -73,111 +68,6 @@ def test_damaged_and_unfinished_folders_are_refused(tmp_path: Path) -> None:
     manifest.unlink()
     with pytest.raises(UsageError, match=r"has no manifest\.json"):
         hotloop.TokenDataset(tmp_path / "t", 8)
-
-
-@settings(max_examples=40)
-@given(count=st.integers(1, 400), key=st.integers(0, 1 << 70))
-def test_a_permutation_holds_every_index_once(count: int, key: int) -> None:
-    assert sorted(permute_index(at, count, key) for at in range(count)) == list(range(count))
-
-
-def loaders(dataset: Any, world_size: int, state: dict[str, Any] | None, **more: Any) -> list[Any]:
-    made = [hotloop.ElasticLoader(dataset, rank=rank, world_size=world_size, **more) for rank in range(world_size)]
-    for one in made:
-        if state is not None:
-            one.load_state_dict(state)
-    return made
-
-
-def samples_of(batches: list[Any], tokens: list[int], seq_length: int) -> list[int]:
-    """Which samples the batches hold, found again by their first token."""
-    place = {token: at for at, token in enumerate(tokens)}
-    return [place[int(row[0])] // seq_length for batch in batches for row in batch]
-
-
-@pytest.mark.parametrize("shuffle", [True, False])
-def test_two_then_four_then_three_ranks_see_each_sample_once_in_one_order(shuffle: bool, tmp_path: Path) -> None:
-    tokens = save_tokens(tmp_path / "t", 1609)
-    dataset = hotloop.TokenDataset(tmp_path / "t", 8)
-    chosen = {"batch_size": 3, "shuffle": shuffle, "seed": 5, "epochs": 2}
-    state, seen = None, []
-    for world_size, steps in ((2, 7), (4, 9), (3, None)):
-        ranks = loaders(dataset, world_size, state, **chosen)
-        parts = [list(islice(iter(one), steps)) for one in ranks]
-        for step in zip(*parts, strict=True):
-            seen += samples_of(list(step), tokens, 8)
-        states = [one.state_dict() for one in ranks]
-        assert all(one == states[0] for one in states)
-        state = states[0]
-    (alone,) = loaders(dataset, 1, None, batch_size=1, shuffle=shuffle, seed=5, epochs=2)
-    assert seen == samples_of(list(alone), tokens, 8)
-    first, second = seen[: len(dataset)], seen[len(dataset) :]
-    assert sorted(first) == sorted(second) == list(range(201))
-    assert (first == list(range(201))) is not shuffle
-    assert (first == second) is not shuffle
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_the_cursor_counts_what_was_given_not_what_waits(workers: int, tmp_path: Path) -> None:
-    save_tokens(tmp_path / "t", 1609)
-    dataset = hotloop.TokenDataset(tmp_path / "t", 8)
-    whole = [batch.tolist() for batch in hotloop.ElasticLoader(dataset, 4, epochs=1)]
-    first = hotloop.ElasticLoader(dataset, 4, epochs=1, num_workers=workers)
-    taken = [batch.tolist() for batch in islice(iter(first), 5)]
-    assert first.state_dict()["cursor"] == 20
-    second = hotloop.ElasticLoader(dataset, 4, epochs=1, num_workers=workers)
-    second.load_state_dict(json.loads(json.dumps(first.state_dict())))
-    assert len(second) == len(whole) - 5
-    assert taken + [batch.tolist() for batch in second] == whole
-
-
-def test_a_window_shuffles_neighbours_alone(tmp_path: Path) -> None:
-    save_tokens(tmp_path / "t", 1609)
-    loader = hotloop.ElasticLoader(hotloop.TokenDataset(tmp_path / "t", 8), 4, shuffle_window=20)
-    order = [loader.sample_at(position) for position in range(402)]
-    for epoch in (order[:201], order[201:]):
-        assert sorted(epoch) == list(range(201))
-        assert all(at // 20 == index // 20 for at, index in enumerate(epoch))
-        assert len({tuple(index % 20 for index in epoch[at : at + 20]) for at in range(0, 200, 20)}) == 10
-    assert order[:201] != order[201:]
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_url_is_streamed_through_a_bounded_buffer(
-    workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(shard_readers, "BLOCK_BYTES", 100)
-    tokens = save_tokens(tmp_path / "t", 4009, most_tokens=1000)
-    dataset = hotloop.TokenDataset(f"file://{tmp_path}/t", 8, buffer_bytes=1000)
-    mapped = hotloop.TokenDataset(tmp_path / "t", 8)
-    assert dataset.read_tokens(0, 4009).tolist() == tokens
-    whole = [batch.tolist() for batch in hotloop.ElasticLoader(mapped, 4, epochs=1, shuffle_window=32)]
-    chosen = {"epochs": 1, "shuffle_window": 32, "num_workers": workers}
-    streamed = [batch.tolist() for batch in hotloop.ElasticLoader(dataset, 4, **chosen)]
-    assert streamed == whole
-    kept = [file for file in (tmp_path / "cache" / "hotloop" / "tokens").rglob("tokens-*")]
-    assert 0 < sum(file.stat().st_size for file in kept) <= 1000 + 3 * 100  # a block of each process may be newest
-    assert pickle.loads(pickle.dumps(dataset))[3].tolist() == mapped[3].tolist()
-
-
-def test_a_state_of_another_order_is_refused(tmp_path: Path) -> None:
-    save_tokens(tmp_path / "t", 1609)
-    dataset = hotloop.TokenDataset(tmp_path / "t", 8)
-    state = hotloop.ElasticLoader(dataset, 4, seed=1).state_dict()
-    with pytest.raises(UsageError, match="the state has seed=1, this loader 2"):
-        hotloop.ElasticLoader(dataset, 4, seed=2).load_state_dict(state)
-    with pytest.raises(UsageError, match="samples_count=201, this loader 100"):
-        hotloop.ElasticLoader(hotloop.TokenDataset(tmp_path / "t", 16), 4, seed=1).load_state_dict(state)
-    with pytest.raises(UsageError, match="cursor is -1"):
-        hotloop.ElasticLoader(dataset, 4, seed=1).load_state_dict({**state, "cursor": -1})
-    for wrong, words in (
-        ({"rank": 2, "world_size": 2}, "give a rank below world_size"),
-        ({"batch_size": 0}, "batch_size=0"),
-        ({"drop_last": True}, "drop_last: ElasticLoader itself defines the order"),
-    ):
-        with pytest.raises(UsageError, match=words):
-            hotloop.ElasticLoader(dataset, **{"batch_size": 4, **wrong})  # type: ignore[arg-type]
 
 
 def test_a_trainer_trains_on_it_and_resumes_to_the_bit(tmp_path: Path) -> None:

@@ -40,13 +40,11 @@ def test_bytes_follow_from_what_was_measured() -> None:
     rest = 76 - 16
     assert {name: (one.saved_bytes or 0) / GIB for name, one in found.items()} == pytest.approx(
         {
-            "activation-offload": rest,
             "accumulation": rest * 7 / 8,
             "smaller-batch": rest * 7 / 8,
             "activation-checkpointing": rest,
             "bf16-autocast": rest / 2,
             "fsdp2": 16 * 3 / 4,
-            "optimizer-state-offload": 8,
             "zero-optimizer": 8 * 3 / 4,
         }
     )
@@ -58,7 +56,7 @@ def test_bytes_follow_from_what_was_measured() -> None:
 def test_what_is_in_place_is_not_offered_again() -> None:
     known = MemorySituation(samples_count=1, recomputes=True, is_low_precision=True, is_sharded=True)
     names = {one.fix.technique for one in rank_remedies(HELD, known)}
-    assert names == {"activation-offload", "optimizer-state-offload"}
+    assert names == set()
 
 
 def test_a_category_that_no_event_told_is_unknown() -> None:

@@ -65,7 +65,7 @@ def test_the_text_of_a_device_s_allocator_is_read(tmp_path: Path) -> None:
     gib = 1 << 30
     assert (evidence["device"], evidence["asked_bytes"], evidence["used_bytes"]) == ("cuda", 5 * gib // 2, 6 * gib)
     assert (evidence["total_bytes"], evidence["free_bytes"]) == (8 * gib, 5 * gib // 4)
-    assert "activation-offload" in evidence["saves_at_most_bytes"]
+    assert "activation-checkpointing" in evidence["saves_at_most_bytes"]
     assert "expandable-segments" not in evidence["saves_at_most_bytes"]  # half a GiB would not have been enough
 
 

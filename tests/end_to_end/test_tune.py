@@ -108,74 +108,12 @@ def test_ranks_under_torchrun_stop_together_and_repeat_their_losses(tmp_path: Pa
     assert report["tune"]["baseline"]["losses_repeat"] is True
 
 
-MATRIX = """\
-schema = "hotloop.matrix/1"
-
-[[configuration]]
-name = "float32"
-
-[[configuration]]
-name = "fused"
-techniques.fused-optimizer = {}
-
-[[configuration]]
-name = "two ranks"
-ranks = 2
-"""
-
-
-def test_a_matrix_holds_every_configuration_against_the_first(tmp_path: Path) -> None:
-    """The budget is enough for the first configuration alone: what was not reached and what cannot start is told."""
-    (tmp_path / "train.py").write_text(SCRIPT)
-    (tmp_path / "grid.toml").write_text(MATRIX)
-    words = [
-        "--no-probe",
-        "--budget",
-        "2s",
-        "--matrix",
-        "grid.toml",
-        "--goal",
-        "memory",
-        "-o",
-        "out",
-        "--",
-    ]
-    done = subprocess.run(
-        [*HOTLOOP, "tune", *words, sys.executable, "train.py"],
-        cwd=tmp_path,
-        env=clean_environment(),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    tune = json.loads((tmp_path / "out/report.json").read_text())["tune"]
-    assert tune["goal"] == "memory"
-    reference = tune["reference"]
-    assert reference["id"] == "float32 (1 process, float32)"
-    measured = reference["measured"]
-    assert measured["process_count"] >= 1  # one is enough where it repeats the observed run bit for bit
-    assert measured["samples_per_s"] > 0
-    assert measured["rank_peak_bytes"] > 50e6
-    fused, two = tune["trials"]
-    assert (fused["id"], fused["verdict"], fused["n"]) == ("fused", "cannot tell", 0)
-    assert "budget" in fused["reason"]
-    assert (two["id"], two["verdict"], two["launch"]) == ("two ranks", "not applicable", {"ranks": 2})
-    assert "no launcher" in two["reason"]
-    assert "Peak memory relative to float32 (1 process, float32)" in done.stderr
-    assert "peak memory per rank" in (tmp_path / "out/report.html").read_text()
-    assert not load_strategy(tmp_path / "out/fast.toml")
-
-
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         (("--budget", "soon", "--", "true"), "give a time such as"),
         ((), "no command to tune"),
         (("-o", "full", "--", "true"), "is not a tuning folder"),
-        (("--matrix", "none.toml", "--", "true"), "none.toml: cannot read the matrix"),
-        (("--matrix", "bad.toml", "--", "true"), "(two ranks): unknown key 'rank'; did you mean 'ranks'?"),
     ],
 )
 def test_wrong_settings_start_nothing(
@@ -188,8 +126,7 @@ def test_wrong_settings_start_nothing(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "full").mkdir()
     (tmp_path / "full/thesis.txt").write_text("mine")
-    (tmp_path / "bad.toml").write_text(MATRIX + "rank = 2\n")
     assert main(["tune", *words]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert said in line
-    assert sorted(path.name for path in tmp_path.rglob("*") if path.is_file()) == ["bad.toml", "thesis.txt"]
+    assert sorted(path.name for path in tmp_path.rglob("*") if path.is_file()) == ["thesis.txt"]

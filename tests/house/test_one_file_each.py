@@ -118,9 +118,7 @@ def find_stations(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> set[str
     found = {"report"} if "hard" in report_trace(tmp_path, capsys)[1] else set()
     (candidate,) = find_candidates([finding], TECHNIQUES, lambda one: check_strategy(one, TECHNIQUES))
     found |= {"tune"} if not candidate.why_not and candidate.numerics is Numerics.LOSSY else set()
-    saving = list_memory_candidates(
-        [], TECHNIQUES, lambda one: check_strategy(one, TECHNIQUES), rank_count=1, has_accelerator=False
-    )
+    saving = list_memory_candidates([], TECHNIQUES, lambda one: check_strategy(one, TECHNIQUES), rank_count=1)
     found |= {"memory"} if "warm-kettle" in {one.id for one in saving} else set()
     found |= {"patch"} if "Loader(d, kettles=3)" in patch_script(tmp_path, strategy) else set()
     return found

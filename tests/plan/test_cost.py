@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from hotloop.ahead.plan.cost import (
@@ -12,8 +10,6 @@ from hotloop.ahead.plan.cost import (
     pick_price,
     predict_checkpoint,
     predict_cost,
-    predict_spot,
-    spot_break_even,
     waste_ratio,
 )
 from hotloop.ahead.plan.time import predict_step
@@ -53,23 +49,6 @@ def test_the_expected_waste_by_hand() -> None:
     # Rare interruptions: Young's first order, C/T + (T/2 + R)/M, here 0.05 + 0.006.
     assert waste_ratio(1000, 50, 100_000, 100) == pytest.approx(0.056, rel=0.06)
     assert waste_ratio(1000, 50, 1, 3600) == 1
-
-
-def test_spot_pays_below_its_break_even_and_not_above() -> None:
-    workload, step = make_workload(), predict_step(make_workload(), DEVICE, IDEAL)
-    failures = Failures(gpu_hours_per_failure=1e9, gpu_hours_per_preemption=80, checkpoint_s=60, restart_s=300)
-    tokens = 10**12
-    found = predict_spot(step, workload, DEVICE, tokens, failures)
-    assert found.break_even_ratio == pytest.approx(spot_break_even(failures, failures.on_spot(), 8, 60))
-    on_demand = predict_cost(step, workload, DEVICE, tokens, failures=failures, price=pick_price(DEVICE))
-    for share, pays in ((0.99, True), (1.01, False)):
-        price = replace(DEVICE.prices[2], usd_per_hour=2.0 * found.break_even_ratio * share)
-        spot = predict_cost(step, workload, DEVICE, tokens, failures=failures, price=price)
-        assert (spot.usd < on_demand.usd) is pays
-    assert found.price_ratio == pytest.approx(0.4)
-    # At this price of preemptions that are as rare as found, both cost the same.
-    rare = replace(failures, gpu_hours_per_preemption=found.break_even_gpu_hours)
-    assert spot_break_even(rare, rare.on_spot(), 8, 60) == pytest.approx(0.4, rel=1e-3)
 
 
 def test_preemptions_come_on_top_of_failures_on_spot_devices_only() -> None:

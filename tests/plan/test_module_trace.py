@@ -40,7 +40,6 @@ def answer(**more: Any) -> dict[str, Any]:
             peak("backward", "after", **states, activations=9000, temporaries=500),
             peak("optimizer", "after", **states, gradients=2 * PARAMS, temporaries=2 * PARAMS),
         ],
-        "block": {"name": "layers", "class_name": "Block", "count": 8, "params": 100},
         "imitated": ["dropout: keeps a bool mask"],
         "notes": [],
         "seconds": 1.0,
@@ -49,49 +48,23 @@ def answer(**more: Any) -> dict[str, Any]:
 
 
 def test_one_device_holds_the_worst_moment_with_context_and_cublas() -> None:
-    found = find_peak(decode(ModuleTrace, answer()), read_hardware("a100-80g-sxm"), "pure-bf16")[1]
+    found = find_peak(decode(ModuleTrace, answer()), read_hardware("a100-80g-sxm"))[1]
     hardware = read_hardware("a100-80g-sxm")
     assert (found.when, found.logits_bytes, found.buffers_bytes) == ("backward", 500, WORKSPACE_BYTES)
     assert found.peak_bytes == 15_500 + WORKSPACE_BYTES + hardware.context_bytes
-    hopper = find_peak(decode(ModuleTrace, answer()), read_hardware("h100-80g-sxm"), "pure-bf16")[1]
+    hopper = find_peak(decode(ModuleTrace, answer()), read_hardware("h100-80g-sxm"))[1]
     assert hopper.buffers_bytes == HOPPER_WORKSPACE_BYTES
-    cpu = find_peak(decode(ModuleTrace, answer(imitated=[])), read_hardware("cpu"), "pure-bf16")[1]
+    cpu = find_peak(decode(ModuleTrace, answer(imitated=[])), read_hardware("cpu"))[1]
     assert cpu.peak_bytes == 15_500
 
 
-def test_ranks_divide_float32_states_and_add_gathered_layers() -> None:
-    """Of 1,000 parameters 200 are no block's. In a block's backward: the rest and two blocks, gradients of the rest and
-    of one block, all in bfloat16, and one block's float32 input of the reduce-scatter. At the loss one block alone."""
-    at_loss, in_block = (
-        peak("backward", position, parameters=2000, optimizer_states=4000, activations=9000, temporaries=500)
-        for position in ("after", "last")
-    )
-    hardware = read_hardware("h100-80g-sxm")
-    trace = decode(ModuleTrace, answer(peaks=[at_loss]))
-    found = find_peak(trace, hardware, "bf16", ranks=4)[1]
-    assert (found.buffers_bytes, found.logits_bytes) == (2 * (200 + 100) + HOPPER_WORKSPACE_BYTES, 500)
-    trace = decode(ModuleTrace, answer(peaks=[in_block, at_loss]))
-    found = find_peak(trace, hardware, "bf16", ranks=4)[1]
-    gathered = 2 * (200 + 2 * 100) + 2 * (200 + 100) + 4 * 100
-    assert found.when == "backward"
-    assert (found.params_bytes, found.optimizer_bytes) == (4 * PARAMS // 4, 8 * PARAMS // 4)
-    assert found.buffers_bytes == 500 + gathered + HOPPER_WORKSPACE_BYTES
-    assert (found.activations_bytes, found.logits_bytes) == (9000, 0)
-    assert find_peak(trace, hardware, "bf16", ranks=4)[0].position == "last"
-
-
-def test_sharded_bf16_is_traced_without_autocast() -> None:
+def test_a_batch_is_tensors_or_a_function() -> None:
     batch = read_tensors("x:float32[2,3],bool[]")
     assert batch == [
         {"name": "x", "dtype": "float32", "shape": [2, 3]},
         {"name": None, "dtype": "bool", "shape": []},
     ]
-    alone = make_request(("a.py", "f"), batch, device="cuda", precision="bf16")
-    sharded = make_request(("a.py", "f"), ("a.py", "g"), device="cuda", precision="bf16", ranks=2)
-    assert (alone["precision"], sharded["precision"]) == ("bf16", "pure-bf16")
-    assert sharded["batch"] == {"file": "a.py", "function": "g"}
-    with pytest.raises(UsageError, match="choose bf16 or fp32"):
-        make_request(("a.py", "f"), batch, device="cuda", precision="fp16", ranks=2)
+    assert make_request(("a.py", "f"), ("a.py", "g"), device="cuda")["batch"] == {"file": "a.py", "function": "g"}
 
 
 @pytest.mark.parametrize(

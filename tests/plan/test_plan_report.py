@@ -9,11 +9,9 @@ from pathlib import Path
 import pytest
 
 from hotloop.ahead.plan.workload_file import read_workload_file
-from hotloop.change.apply import TECHNIQUES, check_strategy
 from hotloop.cli import main
 from hotloop.core.decode import decode_contract, encode_contract
 from hotloop.core.planning import PLAN_SCHEMA, PlanReport
-from hotloop.core.strategy import load_strategy
 from hotloop.pipeline.plans import make_plan
 from hotloop.show.report import render
 
@@ -43,16 +41,12 @@ def workload_file(tmp_path: Path) -> str:
 
 
 def test_the_plan_has_time_and_cost_and_survives_json(workload_file: str) -> None:
-    report = make_plan(
-        read_workload_file(workload_file), tokens=10**12, scaling="weak", goal="cost", gpu_counts=[64, 128], hours=1e5
-    )
+    report = make_plan(read_workload_file(workload_file), tokens=10**12, goal="cost", gpu_counts=[64, 128], hours=1e5)
     assert report.step is not None
     assert report.step.low_ns < report.step.mid_ns < report.step.high_ns
     assert report.cost is not None
     assert report.cost.tokens == 10**12
     assert report.cost.hours > report.cost.compute_hours
-    assert [one.gpus for one in report.scaling] == [64 * 2**k for k in range(8)]
-    assert report.scaling[0].efficiency_ratio == 1
     assert report.search is not None
     assert 0 < report.search.fitting < report.search.tried
     assert [one.usd for one in report.search.options] == sorted(one.usd or 0 for one in report.search.options)
@@ -65,28 +59,10 @@ def write_more(workload_file: str, *, name: str = "small") -> None:
     Path(workload_file).write_text(FILE.replace("[model]", f"[model]\nname = {json.dumps(name)}") + more)
 
 
-def test_the_strategy_of_the_best_option_is_written_once(
-    workload_file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out = tmp_path / "planned.toml"
-    search = ["--optimize", "memory", "--gpu-counts", "16,64", "--json", "-"]
-    assert main(["plan", workload_file, *search, "--write-strategy", str(out)]) == 0
-    best = json.loads(capsys.readouterr().out)["search"]["options"][0]
-    written = check_strategy(load_strategy(out), TECHNIQUES)
-    assert f"({best['gpus']} x" in out.read_text()
-    batches = 1024 // (best["gpus"] // best["changes"]["tp"] // best["changes"]["pp"]) // best["changes"]["micro_batch"]
-    assert f"gives {batches * best['changes']['micro_batch']} sequences" in out.read_text()
-    assert written.get("activation-checkpointing") is not None
-    before = out.read_text()
-    assert main(["plan", workload_file, "--write-strategy", str(out)]) == 2
-    assert "planned.toml exists and holds something else: remove it, or give another name" in capsys.readouterr().err
-    assert out.read_text() == before
-
-
 def test_the_page_has_plots_and_shows_a_hostile_name_as_text(workload_file: str, tmp_path: Path) -> None:
     write_more(workload_file, name="</title><script>alert(1)</script>")
     page = tmp_path / "plan.html"
-    options = ["--scaling", "--optimize", "cost", "--gpu-counts", "64,128,256", "--spot", "--html", str(page), "-q"]
+    options = ["--optimize", "cost", "--gpu-counts", "64,128,256", "--html", str(page), "-q"]
     assert main(["plan", workload_file, *options]) == 0
     text = page.read_text()
     assert "<script>alert" not in text
@@ -99,7 +75,6 @@ def test_the_page_has_plots_and_shows_a_hostile_name_as_text(workload_file: str,
     ("arguments", "message"),
     [
         (["--tokens", "0"], "--tokens 0: give a number of 1 or more"),
-        (["--write-strategy", "/nowhere/out.toml"], "the folder /nowhere does not exist"),
         (["--gpu-counts", "8"], "--gpu-counts belongs to --optimize"),
         (["--optimize", "time", "--gpu-counts", "8,many"], "give whole numbers, such as 8,64,512"),
         (["--optimize", "time", "--gpus", "h900"], "unknown gpu 'h900'"),

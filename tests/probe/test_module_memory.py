@@ -169,7 +169,6 @@ def test_states_are_counted_to_the_byte_and_parts_sum_to_the_peak(script: Path) 
     sizes = answer["sizes"]
     assert (sizes["parameters"], sizes["gradients"], sizes["inputs"]) == (weights, weights, 64 * 256 * 4)
     assert sizes["optimizer_states"] == 2 * weights + 12 * 4  # and 12 step counters
-    assert answer["block"] == {"name": "layers", "class_name": "Linear", "count": 6, "params": 256 * 256 + 256}
     for peak in answer["peaks"]:
         assert sum(peak["by_category"].values()) == peak["total_bytes"]
     backward = max(answer["peaks"], key=lambda one: one["by_category"].get("activations", 0))

@@ -16,6 +16,7 @@ import pytest
 from hotloop.agent.observe.stack_access import describe_access
 from hotloop.agent.replay.stack_reader import IMPORTING, Inconsistent, StackReader, read_line_table
 from hotloop.core.foreign_memory import read_spans
+from hotloop.core.stack_layout import INTERPRETED
 
 CHILD = textwrap.dedent(
     """
@@ -201,3 +202,31 @@ def test_other_threads_are_read_too(tmp_path: Path) -> None:
     assert functions == {"busy", "idle"}
     assert {leaf for look in seen for name, leaf in look if name == "idle"} == {"threading:wait"}
     assert sum(any(name == "busy" for name, _ in look) for look in seen) > 15
+
+
+SELF_DESCRIBING = """import dis, json
+from hotloop.agent.observe.stack_access import current_thread_state, describe_access
+print(json.dumps(describe_access(current_thread_state())), flush=True)
+def work(n):
+    while True: {}
+work(0)
+"""
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 14), reason="there, a frame does not say which instruction it is at")
+@pytest.mark.parametrize(
+    ("body", "least_ratio", "most_ratio"), [("n = n + 1 if n < 9 else 0", 0.5, 1.0), ("pow(7, 90_000)", 0.0, 0.1)]
+)
+def test_a_leaf_says_whether_the_interpreter_itself_is_at_work(
+    tmp_path: Path, body: str, least_ratio: float, most_ratio: float
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SELF_DESCRIBING.format(body))
+    with subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        access = json.loads(child.stdout.readline())
+        time.sleep(0.05)
+        leaves = [leaf for _, leaf in read_many(StackReader(access), 200)]
+        child.kill()
+    assert set(leaves) <= {"__main__:work", "__main__:work" + INTERPRETED}
+    assert least_ratio <= sum(leaf.endswith(INTERPRETED) for leaf in leaves) / len(leaves) <= most_ratio

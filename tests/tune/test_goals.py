@@ -93,12 +93,10 @@ def test_memory_tries_recomputation_first_and_nothing_that_cannot_act_here() -> 
     pruned = candidate("fused-optimizer", why_not="not tried: the forecast saving is at most 0.1% of the time")
     techniques = dict(TECHNIQUES.items())
 
-    def choose(*, rank_count: int, has_accelerator: bool) -> tuple[Candidate, ...]:
-        return list_memory_candidates(
-            [pruned], techniques, lambda s: s, rank_count=rank_count, has_accelerator=has_accelerator
-        )
+    def choose(*, rank_count: int) -> tuple[Candidate, ...]:
+        return list_memory_candidates([pruned], techniques, lambda s: s, rank_count=rank_count)
 
-    found = choose(rank_count=2, has_accelerator=True)
+    found = choose(rank_count=2)
     ids = [one.id for one in found]
     assert ids[0] == "activation-checkpointing"
     assert "activation-checkpointing (keeps matmuls)" in ids
@@ -106,6 +104,6 @@ def test_memory_tries_recomputation_first_and_nothing_that_cannot_act_here() -> 
     assert ids[-1] == "fused-optimizer"
     assert found[-1].why_not == pruned.why_not
     assert len(set(ids)) == len(ids)
-    assert not any(one.why_not for one in found if one.id in ("fsdp2", "activation-offload"))
-    alone = {one.id: one.why_not for one in choose(rank_count=1, has_accelerator=False)}
+    assert not any(one.why_not for one in found if one.id == "fsdp2")
+    alone = {one.id: one.why_not for one in choose(rank_count=1)}
     assert alone["activation-checkpointing"] == ""

@@ -112,7 +112,7 @@ def test_a_wide_interval_cannot_tell() -> None:
 
 
 def test_a_patch_that_was_never_run_says_so(tmp_path: Path) -> None:
-    """As after a matrix, or where a search was interrupted."""
+    """As where a search was interrupted."""
     campaign, arm = proven(PatchedMachine())
     path = tmp_path / "train.py"
     path.write_text("import torch\no = torch.optim.AdamW(p)\n")

@@ -82,10 +82,9 @@ def test_results_that_the_command_writes_are_no_code_but_its_modules_are(tmp_pat
 def test_the_command_that_goes_on_is_the_one_that_was_typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     typed = ("python", "train.py", "--api-key", "abc123", "--lr", "0.1")
-    first = (*typed, "--batch", "8")  # with the arguments of a matrix's first configuration
-    asked = request(tmp_path, *first, typed=typed, options=("--matrix", "my grid.toml"))
+    asked = request(tmp_path, *typed, typed=typed, options=("--goal", "memory"))
     words = asked.next_command
-    assert words == ("hotloop", "tune", "--budget", "3m", "--matrix", "my grid.toml", "--", *typed)
+    assert words == ("hotloop", "tune", "--budget", "3m", "--goal", "memory", "--", *typed)
     assert request(tmp_path, "python", "x.py").next_command[-2:] == ("python", "x.py")
 
 

@@ -57,7 +57,7 @@ KINDS = {
     ),
     "comm": (
         {
-            "help": "measure collectives between ranks, find slow pairs, and choose how to send gradients",
+            "help": "measure collectives between ranks, and choose how to send gradients",
             "description": "Time collectives over message sizes on the live backend (NCCL if each rank has a device, "
             "otherwise gloo). Starts --ranks processes on this host. If torchrun or srun starts this command, each "
             "process is one rank of their group, and rank 0 prints the result.",

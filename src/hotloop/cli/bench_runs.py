@@ -24,14 +24,11 @@ from hotloop.measure.bench.collective_times import (
     SIZES,
     collect_notes,
     describe_choice,
-    describe_slow_pairs,
     fit_collectives,
-    judge_pairs,
     loopback,
     plan_launch,
     tabulate_fits,
     tabulate_gradients,
-    tabulate_pairs,
     tabulate_times,
     tabulate_ways_to_send,
 )
@@ -205,9 +202,8 @@ def parse_byte_sizes(text: str) -> list[int]:
 
 def make_result(answer: Mapping[str, Any], training: Any) -> BenchmarkResult:
     """Tables, verdict and notes of what rank 0 measured."""
-    times, fits, pairs = tabulate_times(answer), fit_collectives(answer), judge_pairs(answer)
-    slow = describe_slow_pairs(pairs, answer["hosts"])
-    verdict = [slow] if slow else []
+    times, fits = tabulate_times(answer), fit_collectives(answer)
+    verdict = []
     notes = collect_notes(answer, fits)
     exchange = None if training is None else read_exchange(training.analysis)
     fit = fits.get("all-reduce")
@@ -223,7 +219,6 @@ def make_result(answer: Mapping[str, Any], training: Any) -> BenchmarkResult:
     tables = [
         times,
         tabulate_fits(fits, answer["ranks"]),
-        tabulate_pairs(pairs, answer["hosts"]),
         tabulate_gradients(answer),
         ways,
     ]

@@ -6,18 +6,13 @@ import argparse
 import os
 import sys
 
-from hotloop import __version__
 from hotloop.cli.options import option, output_options
-from hotloop.cli.show import check_outputs, emit, show_report, write_new
+from hotloop.cli.show import check_outputs, show_report
 from hotloop.core.errors import UsageError
 
 ORDER, SUMMARY = 8, "predict the memory, time and cost of a training run before you rent hardware"
-ZERO_OPTIONS = ("params", "ranks", "precision", "optimizer")
-FILE_OPTIONS = (
-    "why_oom", "measured", "tokens", "scaling", "optimize", "gpu_counts", "gpus", "hours", "spot",
-    "write_strategy", "params",
-)  # fmt: skip
-MODULE_OPTIONS = ("batch", "gpu", "python")
+FILE_OPTIONS = ("why_oom", "tokens", "optimize", "gpu_counts", "gpus", "hours")
+MODULE_OPTIONS = ("batch", "gpu", "python", "precision", "optimizer")
 
 
 ABOUT = {
@@ -27,12 +22,11 @@ ABOUT = {
         "docs/plan.md describes the file and gives the prediction error for published runs."
     ),
     "usage": (
-        "hotloop plan FILE.toml [options]\n       hotloop plan zero --params N --ranks N [options]\n"
-        "       hotloop plan --module FILE.py:FUNCTION --batch SHAPES [options]"
+        "hotloop plan FILE.toml [options]\n       hotloop plan --module FILE.py:FUNCTION --batch SHAPES [options]"
     ),
 }
 OPTIONS = (
-    option("file", nargs="?", metavar="FILE", help="a workload file, or the word zero for ZeRO's table"),
+    option("file", nargs="?", metavar="FILE", help="a workload file"),
     option(
         "--module",
         metavar="FILE.py:FUNCTION",
@@ -47,22 +41,7 @@ OPTIONS = (
     option("--gpu", metavar="NAME", help="module: device to plan for (default: h100-80g-sxm), or cpu"),
     option("--python", metavar="FILE", help="module: interpreter that has torch (default: PATH's)"),
     option("--why-oom", action="store_true", help="rank the ways to save memory, even if the run fits easily"),
-    option(
-        "--measured",
-        action="append",
-        default=[],
-        metavar="FILE.toml=RUN",
-        help="calibrate the predicted time with the step time of a recorded run and its workload file; may be given "
-        "several times",
-    ),
     option("--tokens", type=float, metavar="N", help="total number of training tokens, such as 1e12 (default: 1e9)"),
-    option(
-        "--scaling",
-        nargs="?",
-        const="weak",
-        choices=("weak", "strong"),
-        help="also plan the same run on more devices, doubling their number up to this",
-    ),
     option(
         "--optimize",
         choices=("time", "cost", "memory"),
@@ -72,34 +51,22 @@ OPTIONS = (
     option("--gpu-counts", metavar="N,N", help="device counts for --optimize, such as 8,64,512 (default: the file's)"),
     option("--gpus", metavar="NAME,NAME", help="devices for --optimize (default: the file's)"),
     option("--hours", type=float, metavar="H", help="time limit for training in hours, for --optimize"),
-    option("--spot", action="store_true", help="also plan for spot devices, and show the price at which they pay off"),
-    option(
-        "--write-strategy",
-        metavar="FILE",
-        help="write the plan, or the best plan of --optimize, as a new strategy file; comments explain which parts "
-        "need hotloop's Trainer or apply_strategy, and which parts `hotloop run --strategy` applies to an "
-        "unmodified script",
-    ),
-    option("--params", type=float, metavar="N", help="zero: number of parameters, such as 175e9"),
-    option("--ranks", type=int, metavar="N", help="zero, module: number of data-parallel ranks (FSDP2)"),
     option(
         "--precision",
         metavar="NAME",
-        help="zero: mixed (2 + 2 + 12 bytes per parameter; default) or fp32 (4 + 4 + 8); module: fp32 (default), bf16, "
-        "fp16 or pure-bf16",
+        help="module: fp32 (default), bf16, fp16 or pure-bf16",
     ),
     option(
         "--optimizer",
         metavar="NAME",
-        help="zero: adamw (default), sgd, adafactor or adamw-8bit; module: adamw (default), adam, sgd (momentum 0.9) "
-        "or plain-sgd",
+        help="module: adamw (default), adam, sgd (momentum 0.9) or plain-sgd",
     ),
     *output_options("plan", kind="plan", html="with plots, as one HTML file"),
 )
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    check_outputs(arguments.json, arguments.html, arguments.write_strategy)
+    check_outputs(arguments.json, arguments.html)
     report: object
     given = [name for name in MODULE_OPTIONS if getattr(arguments, name) is not None]
     if arguments.module is None and given:
@@ -107,40 +74,23 @@ def execute(arguments: argparse.Namespace) -> int:
     if arguments.module is not None:
         report = plan_module(arguments)
     elif arguments.file is None:
-        raise UsageError("nothing to plan: give a workload file, `zero`, or --module FILE.py:FUNCTION --batch SHAPES")
-    elif arguments.file == "zero":
-        from hotloop.ahead.plan.planner import build_zero_report
-
-        _refuse(arguments, FILE_OPTIONS[:-1], "a workload file; leave it out with `zero`")
-        if arguments.params is None or arguments.ranks is None:
-            raise UsageError("plan zero needs --params and --ranks, such as --params 175e9 --ranks 64")
-        precision, optimizer = arguments.precision or "mixed", arguments.optimizer or "adamw"
-        report = build_zero_report(arguments.params, arguments.ranks, precision, optimizer, __version__)
+        raise UsageError("nothing to plan: give a workload file, or --module FILE.py:FUNCTION --batch SHAPES")
     else:
         from hotloop.ahead.plan.workload_file import read_workload_file
-        from hotloop.pipeline.plans import draw_planned_strategy, make_plan
+        from hotloop.pipeline.plans import make_plan
 
-        given = [name for name in ZERO_OPTIONS if getattr(arguments, name) is not None]
-        if given:
-            raise UsageError(f"--{given[0]} belongs to `hotloop plan zero`; a workload file contains this value itself")
         _check_search(arguments)
         request = read_workload_file(arguments.file)
         gpus = [name.strip() for name in (arguments.gpus or "").split(",") if name.strip()]
         report = make_plan(
             request,
-            measured=arguments.measured,
             wants_remedies=arguments.why_oom,
             tokens=_read_tokens(arguments.tokens),
-            scaling=arguments.scaling,
             goal=arguments.optimize,
             gpu_counts=_read_counts(arguments.gpu_counts),
             gpus=gpus,
             hours=arguments.hours,
-            spot=arguments.spot,
         )
-        if arguments.write_strategy is not None:
-            write_new(arguments.write_strategy, draw_planned_strategy(request, report, gpus))
-            emit(f"wrote {arguments.write_strategy}")
     show_report(report, arguments, sys.stdout)
     return 0
 
@@ -191,6 +141,5 @@ def plan_module(arguments: argparse.Namespace) -> object:
         gpu=arguments.gpu or "h100-80g-sxm",
         precision=arguments.precision or "fp32",
         optimizer=arguments.optimizer or "adamw",
-        ranks=1 if arguments.ranks is None else arguments.ranks,
         python=find_python(arguments.python, os.environ.get("PATH")),
     )

@@ -115,26 +115,26 @@ def make_variants(arguments: argparse.Namespace, folder: Path, stack: ExitStack)
     if len(commands) != (1 if given else 2):
         wanted = f"--{given[0]} takes one command" if given else "give two commands with -- between them"
         raise UsageError(f"{wanted}, not {len(commands)}; run: hotloop prove python a.py -- python b.py")
-    sides = [_make_variant(command, dict(os.environ)) for command in (commands * 2)[:2]]
+    sides = [make_variant(command, dict(os.environ)) for command in (commands * 2)[:2]]
     if arguments.git is not None:
-        revisions = _take_pair(arguments.git, "..", "git")
+        revisions = take_pair(arguments.git, "..", "git")
         places = stack.enter_context(check_out(revisions, Path.cwd(), folder))
         sides = [replace(side, cwd=place, change=change) for side, (place, change) in zip(sides, places, strict=True)]
     if arguments.strategies is not None:
-        for at, name in enumerate(_take_pair(arguments.strategies, ",", "strategies")):
+        for at, name in enumerate(take_pair(arguments.strategies, ",", "strategies")):
             if name != "none":
                 strategy = load_strategy(name)
                 check(strategy, source=name)
                 sides[at] = replace(sides[at], strategy=strategy, change=f"strategy {name}")
     if arguments.pythons is not None:
         sides = [
-            _make_variant(commands[0], _use_python(python), change=f"Python {python}")
-            for python in _take_pair(arguments.pythons, ",", "pythons")
+            make_variant(commands[0], _use_python(python), change=f"Python {python}")
+            for python in take_pair(arguments.pythons, ",", "pythons")
         ]
     return sides[0], sides[1]
 
 
-def _make_variant(command: list[str], variables: dict[str, str], change: str = "") -> ProofVariant:
+def make_variant(command: list[str], variables: dict[str, str], change: str = "") -> ProofVariant:
     from hotloop.agent.attach import child
     from hotloop.pipeline.proving import ProofVariant
 
@@ -194,7 +194,7 @@ def _list_words(arguments: argparse.Namespace) -> list[str]:
     return [*words, "--", *(arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command)]
 
 
-def _take_pair(text: str, separator: str, name: str) -> tuple[str, str]:
+def take_pair(text: str, separator: str, name: str) -> tuple[str, str]:
     first, found, second = text.partition(separator)
     if not found or not first or not second:
         raise UsageError(f"--{name} is {text!r}; give two, such as {dict(SIDES)[name]}")

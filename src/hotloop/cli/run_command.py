@@ -7,6 +7,7 @@ import os
 import sys
 import threading
 from functools import partial
+from pathlib import Path
 
 from hotloop.cli.options import option, output_options
 from hotloop.cli.show import (
@@ -23,12 +24,12 @@ from hotloop.core.machine import count_cores
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from pathlib import Path
 
     from hotloop.agent.attach.child import ChildEnd
     from hotloop.agent.replay.collector import Collector
     from hotloop.core.report import Report
     from hotloop.core.strategy import Strategy
+    from hotloop.pipeline.bounding import BoundedRun
     from hotloop.pipeline.exports import RunExports
     from hotloop.pipeline.recordings import RunUpload
     from hotloop.pipeline.stalls import StallWatch
@@ -98,6 +99,13 @@ OPTIONS = (
         option("--probe", action="store_true", help="measure opportunities even after Ctrl-C or SIGTERM"),
     ],
     option(
+        "--bounds",
+        type=float,
+        metavar="MINUTES",
+        help="after the run, measure for up to this long what a perfect fix of each finding could save at most, in "
+        "trials of the command that leave the cost out (see docs/how-it-works.md)",
+    ),
+    option(
         "--trace",
         metavar="PLAN",
         help="record a Chrome trace per rank; PLAN is wait:warmup:active[:repeat], such as 5:2:3",
@@ -141,6 +149,8 @@ def execute(arguments: argparse.Namespace) -> int:
     check_counts(arguments, "steps_total")
     if not 0 <= arguments.stall < 1e6:
         raise UsageError(f"--stall {arguments.stall}: give a number of seconds, 0 or more")
+    if arguments.bounds is not None and not 0 < arguments.bounds < 1e5:
+        raise UsageError(f"--bounds {arguments.bounds:g}: give a number of minutes, more than 0")
     resolved = child.resolve_command(command, os.environ.get("PATH"))
     parse_trace_ranks(arguments.trace_ranks or "all")
     if arguments.trace_ranks is not None and arguments.trace is None:
@@ -155,6 +165,7 @@ def execute(arguments: argparse.Namespace) -> int:
     if refusal is not None:
         notes.append(refusal)
     write_manifest(folder, command, notes, targets=targets, steps_total=arguments.steps_total)
+    bounded = None if arguments.bounds is None else _prepare_bounds(resolved, folder, strategy)
     options = {
         "deep": arguments.deep,
         "trace": arguments.trace,
@@ -182,7 +193,9 @@ def execute(arguments: argparse.Namespace) -> int:
     try:  # one more Ctrl-C, wherever it comes, ends the report and not the exit code
         watches.stop()
         _write_end(folder, end, kills_before, watches)
-        _report(arguments, folder, interrupted=end.interrupted)
+        report = _report(arguments, folder, interrupted=end.interrupted)
+        if bounded is not None:
+            _measure_bounds(bounded, report, arguments, has_failed=end.shell_code != 0)
     except HotloopError as error:
         emit(str(error))
     except KeyboardInterrupt:
@@ -275,7 +288,9 @@ def _write_end(folder: Path, end: ChildEnd, kills_before: int | None, watches: _
 
     from hotloop.agent.attach.child import oom_kills
     from hotloop.change.tune.supervisor import CORES_FILE
+    from hotloop.core.environment import ENVIRONMENT_FILE
     from hotloop.core.recording import OUTCOME_FILE, outcome_to_json
+    from hotloop.pipeline.runs import read_environment
     from hotloop.show.export.exporter import NAME as EXPORTS_FILE
     from hotloop.show.export.exporter import exports_to_json
 
@@ -297,6 +312,7 @@ def _write_end(folder: Path, end: ChildEnd, kills_before: int | None, watches: _
     exported = watches.exports.stop()  # they export the outcome as well
     if exported:
         _write_best(folder / EXPORTS_FILE, exports_to_json(exported))
+    _write_best(folder / ENVIRONMENT_FILE, json.dumps(read_environment(folder, os.environ)))
 
 
 def _make_stall_watch(folder: Path, collector: Collector, arguments: argparse.Namespace) -> StallWatch:
@@ -315,7 +331,27 @@ def _load_strategy(path: str) -> Strategy:
     return check_strategy(load_strategy(path), TECHNIQUES, source=path)
 
 
-def _report(arguments: argparse.Namespace, folder: Path, *, interrupted: bool) -> None:
+def _prepare_bounds(command: list[str], folder: Path, strategy: Strategy | None) -> BoundedRun:
+    """The command's folder as it is before the run, which the trials start from."""
+    from hotloop.core.strategy import Strategy
+    from hotloop.pipeline.bounding import prepare_bounds
+
+    return prepare_bounds(tuple(command), os.environ, Path.cwd(), folder, strategy or Strategy())
+
+
+def _measure_bounds(run: BoundedRun, report: Report, arguments: argparse.Namespace, *, has_failed: bool) -> None:
+    """After the report was shown: the bounds as lines, and the files once more with them."""
+    from hotloop.pipeline.bounding import measure_recorded_bounds
+
+    if has_failed:
+        emit("no bounds were measured, because the command failed")
+        return
+    report = measure_recorded_bounds(run, report, 60.0 * arguments.bounds, emit)
+    arguments.quiet = True
+    show_report(report, arguments, sys.stderr)
+
+
+def _report(arguments: argparse.Namespace, folder: Path, *, interrupted: bool) -> Report:
     from hotloop.core.report import VERDICT_FILE, verdict_to_json
     from hotloop.pipeline.runs import no_probe, read_report
 
@@ -327,6 +363,7 @@ def _report(arguments: argparse.Namespace, folder: Path, *, interrupted: bool) -
     _write_best(folder / VERDICT_FILE, verdict_to_json(report))
     show_report(report, arguments, sys.stderr)
     _name_absent_ranks(arguments.trace_ranks, report)
+    return report
 
 
 def _name_absent_ranks(asked: str | None, report: Report) -> None:

@@ -34,13 +34,6 @@ ABOUT = {
 OPTIONS = (
     option("--budget", metavar="TIME", default="15m", help="total time, such as 90s, 15m or 2h (default: 15m)"),
     option("--goal", choices=GOALS, default="speed", help="what to optimize (default: speed)"),
-    option(
-        "--matrix",
-        metavar="FILE",
-        help="compare the configurations in FILE (TOML) with the first of them, without searching; 'preset' compares "
-        "bf16, "
-        "accumulation, FSDP2 and ZeRO-1 with the unchanged command",
-    ),
     option("-o", "--out", metavar="DIR", help="output folder (default: .hotloop/tune-<time>)"),
     option(
         "--apply",
@@ -60,11 +53,9 @@ OPTIONS = (
 def execute(arguments: argparse.Namespace) -> int:
     from hotloop.agent.attach import child
     from hotloop.change.apply import TECHNIQUES
-    from hotloop.change.tune.attempt import try_findings
-    from hotloop.change.tune.matrix import load_matrix
     from hotloop.change.tune.study import Progress, Request
     from hotloop.pipeline.runs import no_probe
-    from hotloop.pipeline.tuning import check, measure_matrix, tune_command
+    from hotloop.pipeline.tuning import tune_command
 
     if arguments.apply:
         if arguments.command not in ([], ["--"]):
@@ -76,7 +67,6 @@ def execute(arguments: argparse.Namespace) -> int:
     command = take_command(arguments, "tune", "tune -- python train.py")
     budget_s = parse_time_s(arguments.budget)
     resolved = child.resolve_attachable(command, os.environ.get("PATH"))
-    rows = load_matrix(arguments.matrix, check) if arguments.matrix is not None else ()
     folder = make_folder(arguments.out)
     request = Request(
         command=tuple(resolved),
@@ -92,10 +82,7 @@ def execute(arguments: argparse.Namespace) -> int:
     progress = Progress()
     probe = no_probe if arguments.no_probe else make_probe()
     try:
-        if rows:
-            measure_matrix(rows, request, progress, _make_teller(arguments.quiet, budget_s), probe)
-        else:
-            tune_command(request, progress, _make_teller(arguments.quiet, budget_s), try_findings, probe=probe)
+        tune_command(request, progress, _make_teller(arguments.quiet, budget_s), probe=probe)
     except KeyboardInterrupt:
         if progress.report is None:
             emit("interrupted before the baseline was measured: nothing to write")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from .environment import EnvironmentChange
 from .errors import InvariantError
 from .graph import DiffRow, DiffTerm, DiffTerms
 from .utilization import Utilization
@@ -72,6 +73,8 @@ class Comparison:
     kernels: tuple[DiffRow, ...]
     ops: tuple[DiffRow, ...]
     notes: tuple[str, ...]
+    environment: tuple[EnvironmentChange, ...] = ()
+    """What differs between the environments of two runs, as far as both recorded them."""
 
     def __post_init__(self) -> None:
         if self.step is None and self.device is None:

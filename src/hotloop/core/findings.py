@@ -27,11 +27,12 @@ class Severity(str, Enum):
 
 
 class Basis(str, Enum):
-    """How a saving was forecast, best first."""
+    """How a saving was forecast, best first; ``bounded`` is the measured limit of any fix (Bound)."""
 
     MEASURED = "measured"
     SIMULATED = "simulated"
     RULE_OF_THUMB = "rule-of-thumb"
+    BOUNDED = "bounded"
 
 
 class Safety(str, Enum):
@@ -110,6 +111,21 @@ class Fix:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Bound:
+    """What a perfect fix of a finding could save at most: the step was timed in ``pairs`` of processes, with the cost
+    and without it.
+
+    ``saving`` (basis ``bounded``) is a 90% interval of the fraction of the time per unit; None if it was not measured,
+    and ``reason`` says why. If it was, ``reason`` says what else the ablation takes away, or leaves.
+    """
+
+    ablation: str
+    saving: Saving | None
+    pairs: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
     """One fault or opportunity. ``cost_*`` is what is lost, ``saving`` what the fix is forecast to save.
 
@@ -144,6 +160,8 @@ class Finding:
     computation, or a cost that may be in any phase."""
     rule_saving: Saving | None = None
     """What the fixes of all findings of this rule save together; None for a rule with one finding."""
+    bound: Bound | None = None
+    """None unless trials measured it (``hotloop run --bounds``, ``hotloop tune``)."""
 
     def __post_init__(self) -> None:
         if self.base not in ("steady", "run") or (self.base == "run" and self.saving is not None):

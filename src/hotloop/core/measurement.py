@@ -29,9 +29,6 @@ class Measurement:
     rank_peak_bytes: int | None = None
     """Peak memory of the rank that needs most; ``peak_bytes`` is the sum over all ranks of a host."""
     rank_count: int | None = None
-    form: str = ""
-    """Properties of the training that were seen: its ranks, DistributedDataParallel, the dtype of parameters and
-    autocast."""
     others_ratio: float | None = None
     """Share of the cores' time that other programs used during its steady steps; None if that could not be seen."""
     pace_ns: float | None = None
@@ -39,8 +36,6 @@ class Measurement:
     training's own may slow it."""
     threads_count: int | None = None
     """Compute threads of a rank."""
-    exchanges: bool | None = None
-    """Whether the ranks were seen to exchange anything: DistributedDataParallel or collectives of the training."""
     work_drifts: bool = False
     """Whether the tokens or samples of a step grow or shrink over its steady steps."""
     whole_ns: int | None = None

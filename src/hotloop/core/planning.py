@@ -9,14 +9,11 @@ from .findings import Value
 from .prediction import (
     CostPrediction,
     MemoryPrediction,
-    SpotPrediction,
     StepPrediction,
 )
 
 PLAN_SCHEMA = "hotloop.plan/1"
 """Version of the contract. Fields are added, never changed."""
-
-ZERO_SCHEMA = "hotloop.zero/1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,25 +79,6 @@ class Remedy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedScale:
-    """The same run on this many devices."""
-
-    gpus: int
-    global_batch: int
-    step_ns: float
-    tokens_per_s: float
-    """Of all devices."""
-    efficiency_ratio: float
-    """Tokens per second per device over those of the first count."""
-    hours: float
-    """Of the whole training, with interruptions."""
-    usd: float | None
-    low_tokens_per_s: float | None = None
-    """At the slow end of the step's range."""
-    high_tokens_per_s: float | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedOption:
     """One configuration that a search found."""
 
@@ -150,8 +128,6 @@ class PlanReport:
     mfu_ratio: float | None = None
     hfu_ratio: float | None = None
     cost: CostPrediction | None = None
-    spot: SpotPrediction | None = None
-    scaling: tuple[PlannedScale, ...] = ()
     search: PlannedSearch | None = None
     remedies: tuple[Remedy, ...] = ()
     run: Mapping[str, Value] = field(default_factory=dict)
@@ -210,15 +186,3 @@ class ZeroStage:
     optimizer_bytes: float
     """With the float32 copy of the parameters."""
     total_bytes: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ZeroReport:
-    """Model states by stage."""
-
-    tool_version: str
-    params: int
-    ranks: int
-    precision: str
-    optimizer: str
-    stages: tuple[ZeroStage, ...]

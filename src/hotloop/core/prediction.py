@@ -112,23 +112,3 @@ class CostPrediction:
     """Time that checkpoints add to a step on average; None if their stall is unknown."""
     notes: tuple[str, ...] = ()
     """What was assumed because it is unknown."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SpotPrediction:
-    """The same training on spot devices; None if a price or the rate of preemptions is unknown."""
-
-    gpu_hours_per_preemption: float | None
-    price: str
-    price_ratio: float | None
-    """Spot over on-demand."""
-    hours: float | None
-    """Also None if it never ends."""
-    usd: float | None
-    waste_ratio: float | None
-    break_even_ratio: float | None
-    """Relative to the on-demand price: spot is cheaper below it, at this rate of preemptions."""
-    break_even_usd_per_hour: float | None
-    break_even_gpu_hours: float | None
-    """Between two preemptions of one device: spot is cheaper above it, at these prices; also None if it never is."""
-    on_demand_price: str = "unknown"

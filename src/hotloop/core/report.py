@@ -321,6 +321,8 @@ def _finding_to_json(finding: Finding) -> dict[str, Any]:
     out: dict[str, Any] = to_plain(finding)
     del out["severity_override"]
     out["severity"] = finding.severity.value
+    if finding.bound is None:
+        del out["bound"]
     if finding.fix is not None:
         del out["fix"]["act"], out["fix"]["by_hand"]
     return out

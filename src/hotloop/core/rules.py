@@ -38,6 +38,8 @@ class Rule:
     """For a rule that sums up time that other findings own, and comes after them: its finding, which names those."""
     ends_run: bool = False
     """Whether its finding of severity high ended the run, and so comes before everything that slowed the run."""
+    ablation: str = ""
+    """Id of the ablation that takes the cost of its findings away; empty if none does."""
 
     def sign(self, finding: Finding, unit: str = "step") -> Finding:
         """The finding with what this rule states for all of its findings; ``unit`` is for a finding that names none."""
@@ -53,9 +55,10 @@ def rule(
     asks: tuple[str, ...] = (),
     link: Link | None = None,
     ends_run: bool = False,
+    ablation: str = "",
 ) -> Callable[[Callable[[Analysis], Judgement]], Rule]:
     """Makes a Rule from a function; its docstring is the manual. ``on_trace`` judges a profiler's files, and ``asks``
-    for those forecasts."""
+    for those forecasts. ``ablation`` names the file in change/apply/ablations that bounds its saving."""
 
     def make(judge: Callable[[Analysis], Judgement]) -> Rule:
         return Rule(
@@ -68,6 +71,7 @@ def rule(
             asks=asks,
             link=link,
             ends_run=ends_run,
+            ablation=ablation,
         )
 
     return make
@@ -89,13 +93,15 @@ def rule_on_trace(
 
 
 def rule_of_the_rest(
-    rule_id: str, summary: str
+    rule_id: str, summary: str, *, ablation: str = ""
 ) -> Callable[[Callable[[Analysis, Sequence[Finding]], Judgement]], Rule]:
     """Like ``rule``, for a function that is given the findings of all other rules."""
 
     def make(judge: Callable[[Analysis, Sequence[Finding]], Judgement]) -> Rule:
         manual = inspect.cleandoc(judge.__doc__ or "")
-        return Rule(id=rule_id, summary=summary, manual=manual, judge=_find_nothing, judge_rest=judge)
+        return Rule(
+            id=rule_id, summary=summary, manual=manual, judge=_find_nothing, judge_rest=judge, ablation=ablation
+        )
 
     return make
 

@@ -77,7 +77,8 @@ class SlowPlace:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttachReport:
     """``pid`` and ``command`` are the launcher's, or the training's own. ``since_s``: seconds without any progress; a
-    lower bound if ``since_is_bound``. ``culprits`` are the ranks or processes that differ; empty if none does."""
+    lower bound if ``since_is_bound``. ``culprits`` are the ranks or processes that differ; empty if none does.
+    ``collective`` is the collective in which ranks differ, by dumps of torch's flight recorder; None without dumps."""
 
     tool_version: str
     pid: int
@@ -90,6 +91,7 @@ class AttachReport:
     ranks: tuple[Stand, ...] = ()
     waits_for: str | None = None
     phase: str | None = None
+    collective: str | None = None
     findings: tuple[SlowPlace, ...] = ()
     advice: tuple[str, ...] = ()
     limits: tuple[str, ...] = ()

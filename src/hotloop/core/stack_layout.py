@@ -21,6 +21,9 @@ TEXT_LENGTH = 16
 TEXT_KIND = 0b11111
 """Bits of a string for the width of its characters, that they follow its head, and whether all are ASCII."""
 
+INTERPRETED = ":interpreted"
+"""Ends the leaf of a sample that met the user's innermost call on an instruction that calls nothing."""
+
 
 def is_users(filename: str, path: str, libraries: tuple[str, ...]) -> bool:
     """True for code that is neither a library's, nor the interpreter's, nor ours, if libraries are in these folders;

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
 
 from .findings import Saving, Value
 
@@ -21,8 +20,6 @@ class TrialVerdict(str, Enum):
     LARGER = "larger"
     REJECTED = "rejected"
     """It had no effect on anything, or it changed the training's numbers beyond its class."""
-    NOT_APPLICABLE = "not applicable"
-    """A declared configuration that this command cannot run under, from outside: the reason says why."""
     FAILED = "failed"
     """Its trials ended in an error, out of memory, or without an end."""
 
@@ -66,8 +63,6 @@ class Trial:
     first_steps: int | None = None
     """If the ratio is of a process's first steps, warm-up included, their number: for costs that each start pays once.
     None if it is of the steady steps."""
-    launch: Mapping[str, Any] = field(default_factory=dict)
-    """How a declared configuration starts the command, if that differs: ``ranks``, ``arguments``, ``variables``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,9 @@ from hotloop.core.live import ENDED, LiveRank
 from hotloop.core.redact import redact_command
 from hotloop.core.snapshot import ANSWER, ASKED, STALLS_FOLDER, AttachReport, Stand, Verdict
 from hotloop.evidence.snapshot.family import RunningTraining, find_trainings
+from hotloop.evidence.snapshot.flight import collect_dumps, find_difference
 from hotloop.evidence.snapshot.judge import LONGEST_S, Judge, differing
+from hotloop.evidence.snapshot.source import ProcessSource
 from hotloop.evidence.snapshot.waits import COLLECTIVE
 from hotloop.evidence.snapshot.watch import Watched, watch
 from hotloop.evidence.trace.recording import find_run
@@ -156,18 +158,27 @@ def merge_reports(reports: Sequence[AttachReport]) -> AttachReport:
 def attach_to(training: RunningTraining) -> AttachReport:
     """Watch one training and judge it."""
 
+    source = ProcessSource((training.ranks or training.members)[0].pid)
+
     def is_enough(watched: Sequence[Watched], elapsed_s: float) -> bool:
-        return Judge(training, watched, elapsed_s).is_enough()
+        return Judge(training, watched, elapsed_s, source).is_enough()
 
     watched = watch(training, is_enough, LONGEST_S)
     elapsed_s = max((process.watched_s for process in watched), default=0.0)
-    judge = Judge(training, watched, elapsed_s)
+    judge = Judge(training, watched, elapsed_s, source)
     judged = judge.judge()
     recorded = _read_recorded(training)
     since_s, is_bound = judged.since_s, True
     ages_s = [rank.age_s for rank in recorded.values() if rank.age_s is not None]
     if judged.verdict == "hung" and ages_s:
         since_s, is_bound = max(since_s or 0.0, min(ages_s)), False
+    culprits = tuple(_with_steps(stand, recorded) for stand in judged.culprits)
+    stands = tuple(_with_steps(judge.stand(process), recorded) for process in judge.ranks)
+    difference = None
+    if judged.verdict == "hung" and training.world_size > 1:
+        difference = find_difference(collect_dumps(training.ranks))
+    if difference is not None and all(stand.wait == COLLECTIVE for stand in culprits):
+        culprits = tuple(stand for stand in stands if stand.rank in difference[1]) or culprits
     limits = [
         f"process {process.pid}: its Python calls could not be read: {process.member.unreadable}"
         for process in judge.ranks
@@ -178,13 +189,14 @@ def attach_to(training: RunningTraining) -> AttachReport:
         pid=training.members[0].pid,
         command=" ".join(redact_command(training.members[0].process.command)),
         verdict=judged.verdict,
-        reason=judged.reason,
+        reason=judged.reason if difference is None else f"{judged.reason}; {difference[0]}",
         since_s=None if since_s is None else round(since_s, 1),
         since_is_bound=is_bound,
-        culprits=tuple(_with_steps(stand, recorded) for stand in judged.culprits),
-        ranks=tuple(_with_steps(judge.stand(process), recorded) for process in judge.ranks),
+        culprits=culprits,
+        ranks=stands,
         waits_for=judged.waits_for,
         phase=judged.phase,
+        collective=None if difference is None else difference[0],
         findings=judged.findings,
         advice=judged.advice,
         limits=tuple(limits),

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from hotloop.core.check import Check, Launch
 from hotloop.core.comparison import Comparison
+from hotloop.core.environment import ENVIRONMENT_FILE, compare_environments, list_unknown
 from hotloop.core.errors import UsageError
 from hotloop.evidence.analyze.check import CheckLimits
 from hotloop.evidence.analyze.compare_runs import compare_runs
 from hotloop.evidence.analyze.launch import Baseline, check_launches, describe_launch, read_baseline
 from hotloop.evidence.analyze.timeline.compare_traces import compare_traces, reduce_for_diff
 from hotloop.evidence.trace.inputs import find_recorded, is_remote, map_traces
-from hotloop.evidence.trace.recording import read_run
+from hotloop.evidence.trace.recording import read_json, read_run
 from hotloop.pipeline.recordings import locate_run
 from hotloop.pipeline.runs import measure_recorded, read_targets
 from hotloop.remote.fetch import holds_recording
@@ -49,7 +51,7 @@ def compare(before: str, after: str, *, workers: int = 1) -> Comparison:
     if first is not None and second is not None:
         run = read_run(first)
         other = run if first.resolve() == second.resolve() else read_run(second)
-        return compare_runs(names, (first, second), (run, other), measure_recorded)
+        return _add_environments(compare_runs(names, (first, second), (run, other), measure_recorded), first, second)
     if first is None and second is None:
         read = partial(map_traces, reduce=reduce_for_diff, workers=workers)
         same = not any(map(is_remote, names)) and Path(before).resolve() == Path(after).resolve()
@@ -60,3 +62,11 @@ def compare(before: str, after: str, *, workers: int = 1) -> Comparison:
         f"{recorded} is a recorded run and {trace} is a trace, which are not comparable: steps are found in different "
         "ways, and profiling slows down the steps; compare two runs or two traces"
     )
+
+
+def _add_environments(comparison: Comparison, first: Path, second: Path) -> Comparison:
+    notes = list(comparison.notes)
+    before, after = (read_json(folder / ENVIRONMENT_FILE, notes) or {} for folder in (first, second))
+    if unknown := list_unknown(before, after):
+        notes.append(f"not compared, because a side did not record them: {', '.join(unknown)}")
+    return replace(comparison, environment=compare_environments(before, after), notes=tuple(notes))

@@ -39,7 +39,7 @@ from hotloop.change.tune.workspace import WorkspacePlan, code_outside, make_work
 from hotloop.core.drill import Drill, DrillSignal, SaveTimes
 from hotloop.core.save_notice import find_notice_s
 
-from .tuning import attach_trial, measure_run
+from .trial_runs import attach_trial, measure_run
 
 # In the order in which they are rehearsed, for the case that the budget ends.
 AIMS = ("step", "save", "evaluation", "warm-up")

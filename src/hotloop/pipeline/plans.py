@@ -6,10 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from hotloop import __version__
-from hotloop.ahead.plan.calibrate import MeasuredStep, calibrate
-from hotloop.ahead.plan.cost import predict_spot
 from hotloop.ahead.plan.hardware_files import read_hardware
-from hotloop.ahead.plan.memory import predict_memory
 from hotloop.ahead.plan.module_trace import (
     OPTIMIZERS,
     PRECISIONS,
@@ -20,17 +17,12 @@ from hotloop.ahead.plan.module_trace import (
     read_tensors,
 )
 from hotloop.ahead.plan.planner import build_plan
-from hotloop.ahead.plan.search import build_scaling, build_search, choose_best
-from hotloop.ahead.plan.strategy import draw_strategy, plan_strategy
-from hotloop.ahead.plan.time import predict_step
-from hotloop.ahead.plan.workload_file import PlanRequest, read_workload_file
+from hotloop.ahead.plan.search import build_search
+from hotloop.ahead.plan.workload_file import PlanRequest
 from hotloop.core.decode import decode
-from hotloop.core.errors import UsageError
 from hotloop.core.planning import PlanReport, make_memory
-from hotloop.core.workload import require_choice, require_count
-from hotloop.evidence.analyze.measurement import measure_step_ns
+from hotloop.core.workload import require_choice
 from hotloop.measure.bench.program import run_program, split_target
-from hotloop.pipeline.launches import read_training
 
 TIMEOUT_S = 600.0
 USUAL_TOKENS = 10**9
@@ -40,79 +32,32 @@ USUAL_TOKENS = 10**9
 def make_plan(
     request: PlanRequest,
     *,
-    measured: Sequence[str] = (),
     wants_remedies: bool = False,
     tokens: int | None = None,
-    scaling: str | None = None,
     goal: str | None = None,
     gpu_counts: Sequence[int] | None = None,
     gpus: Sequence[str] = (),
     hours: float | None = None,
-    spot: bool = False,
 ) -> PlanReport:
     """The plan, with time and cost of a training on ``tokens``.
 
-    ``measured``: FILE.toml=RUN each, a recorded run and its workload, by whose steps the time is calibrated.
-    ``scaling``: weak or strong. ``goal``: time, cost or memory, searched over ``gpu_counts`` of the request's device or
-    of the devices named in ``gpus``, to end within ``hours``. ``spot``: the same on spot devices.
+    ``goal``: time, cost or memory, searched over ``gpu_counts`` of the request's device or of the devices named in
+    ``gpus``, to end within ``hours``.
     """
     total = tokens or request.tokens or USUAL_TOKENS
-    efficiency = calibrate([read_measured(one) for one in measured]) if measured else None
-
-    report = build_plan(request, __version__, total, efficiency, wants_remedies=wants_remedies)
-    if spot:
-        workload, hardware = request.workload, request.hardware
-        step = predict_step(workload, hardware, efficiency)
-        found = predict_spot(step, workload, hardware, total, request.failures)
-        report = replace(report, spot=found)
-    return replace(
-        report,
-        scaling=build_scaling(request, scaling, total, efficiency) if scaling else (),
-        search=build_search(request, goal, total, gpu_counts, gpus, hours, efficiency) if goal else None,
-    )
+    report = build_plan(request, __version__, total, wants_remedies=wants_remedies)
+    if goal is None:
+        return report
+    return replace(report, search=build_search(request, goal, total, gpu_counts, gpus, hours))
 
 
-def draw_planned_strategy(request: PlanRequest, report: PlanReport, gpus: Sequence[str] = ()) -> str:
-    """The strategy file of what the plan found best, or of what was asked where nothing was searched.
-
-    ``gpus`` as of ``make_plan``.
-    """
-    from hotloop.change.apply import TECHNIQUES, check_strategy  # they take a tenth of a second to load
-
-    chosen = request if report.search is None else choose_best(request, report.search, gpus)
-    strategy, comments = plan_strategy(chosen.workload, chosen.hardware)
-    memory = predict_memory(chosen.workload, chosen.hardware)
-    if not memory.fits:
-        comments = ("this run does not fit into the memory of its devices", *comments)
-    check_strategy(strategy, TECHNIQUES)
-    return draw_strategy(strategy, (f"planned by hotloop {__version__} for {chosen.name}", *comments))
-
-
-def read_measured(text: str) -> MeasuredStep:
-    """FILE.toml=RUN -> the workload of the file, and the run's mean step without its wait for batches.
-
-    Raises UsageError where the run had another number of processes than the file has devices.
-    """
-    file, _, run = text.partition("=")
-    if not run:
-        raise UsageError(f"--measured {text}: give FILE.toml=RUN, a workload file and a recorded run of that workload")
-    request, (training, _) = read_workload_file(file), read_training(run)
-    ranks = len(training.analysis.ranks)
-    if ranks != request.workload.gpus:
-        raise UsageError(f"{run} trained on {ranks} processes, but {file} plans {request.workload.gpus}")
-    return MeasuredStep(workload=request.workload, hardware=request.hardware, step_ns=measure_step_ns(training))
-
-
-def make_module_plan(
-    module: str, batch: str, *, gpu: str, precision: str, optimizer: str, ranks: int, python: str
-) -> PlanReport:
-    """Memory of training ``module`` (FILE:FUNCTION) on ``batch``, on each of ``ranks`` devices (FSDP2 from 2 on).
+def make_module_plan(module: str, batch: str, *, gpu: str, precision: str, optimizer: str, python: str) -> PlanReport:
+    """Memory of training ``module`` (FILE:FUNCTION) on ``batch``, on one device.
 
     ``python`` is the interpreter that traces; it needs torch. Raises UsageError for what the user can mend.
     """
     require_choice("--precision", precision, PRECISIONS)
     require_choice("--optimizer", optimizer, OPTIMIZERS)
-    require_count("--ranks", ranks)
     hardware = read_hardware(gpu)
     tensors = read_tensors(batch)
     request = make_request(
@@ -121,31 +66,30 @@ def make_module_plan(
         device="cpu" if gpu == "cpu" else "cuda",
         precision=precision,
         optimizer=optimizer,
-        ranks=ranks,
     )
     answer = run_program("module_memory", request, python, TIMEOUT_S, what="the trace of the module")
     trace = decode(ModuleTrace, answer)
-    peak, memory = find_peak(trace, hardware, precision, ranks)
+    peak, memory = find_peak(trace, hardware)
     return PlanReport(
         tool_version=__version__,
         name=module,
         gpu=gpu,
         device=hardware.name,
-        gpus=ranks,
+        gpus=1,
         params=trace.params,
         micro_batches=1,
-        data_ranks=ranks,
+        data_ranks=1,
         tokens_per_step=None,
         fits=memory.fits,
         memory=make_memory(memory, peak.block_by_class),
         run={
             "precision": precision,
             "optimizer": optimizer,
-            "sharding": "fsdp" if ranks > 1 else "none",
+            "sharding": "none",
             "recompute": "as the module has it",
             "batch": batch,
         },
         basis={"memory.states": "traced", "memory.activations": "traced", "memory.context": "formula"},
         is_traced=True,
-        notes=describe_trace(trace, peak, ranks),
+        notes=describe_trace(trace, peak),
     )

@@ -26,7 +26,7 @@ from hotloop.core.strategy import Strategy
 from hotloop.evidence.analyze.measurement import list_facts
 from hotloop.evidence.trace.recording import read_run
 
-from .tuning import attach_trial, measure_run
+from .trial_runs import attach_trial, measure_run
 
 OBSERVED_S = 5.0
 GIT_TIMEOUT_S = 120
@@ -52,12 +52,12 @@ def prove(
     *,
     budget_s: float,
     least_ratio: float,
-    numerics: Numerics,
+    numerics: Numerics | None,
     words: Sequence[str],
 ) -> Proof:
     """Observe A once, then run pairs of processes until a verdict or the end of the budget.
 
-    ``folder`` takes the working copies and the logs of what failed.
+    ``folder`` takes the working copies and the logs of what failed. Without ``numerics``, losses are not compared.
     """
     begun_s = time.monotonic()
     match = Match(least_ratio=least_ratio, numerics=numerics)
@@ -180,7 +180,7 @@ def _report(
         {f"{one.technique}: {one.detail}" for process in match.b for one in process.applied if not one.is_applied}
     )
     notes += [f"B did not apply {text}" for text in unapplied]
-    if match.guard.status == "unknown" and match.b:
+    if match.guard.status == "unknown" and match.b and match.numerics:
         notes.append(f"the loss could not be checked: {match.guard.reason}")
     sides = [
         ProofSide(id=name, command=variant.command, change=variant.change, times_ns=match.times_ns(processes))
@@ -219,16 +219,16 @@ def check_out(revisions: tuple[str, str], cwd: Path, folder: Path) -> Iterator[l
 
     What git does not track (data, settings) is linked from the user's folder. Raises UsageError.
     """
-    root = Path(_git(cwd, "rev-parse", "--show-toplevel").strip())
+    root = Path(run_git(cwd, "rev-parse", "--show-toplevel").strip())
     inside = cwd.resolve().relative_to(root.resolve())
-    untracked = _git(root, "ls-files", "--others", "--directory", "--no-empty-directory", "-z").split("\0")
+    untracked = run_git(root, "ls-files", "--others", "--directory", "--no-empty-directory", "-z").split("\0")
     places: list[tuple[Path, str]] = []
     with ExitStack() as stack:
         for name, revision in zip(("a", "b"), revisions, strict=True):
-            commit = _git(root, "rev-parse", "--verify", "--end-of-options", f"{revision}^{{commit}}").strip()
+            commit = run_git(root, "rev-parse", "--verify", "--end-of-options", f"{revision}^{{commit}}").strip()
             tree = folder / f"revision-{name}" / root.name
-            _git(root, "worktree", "add", "--detach", "--force", str(tree), commit)
-            stack.callback(_git, root, "worktree", "remove", "--force", str(tree))
+            run_git(root, "worktree", "add", "--detach", "--force", str(tree), commit)
+            stack.callback(run_git, root, "worktree", "remove", "--force", str(tree))
             for path in untracked:
                 place = tree / path.rstrip("/")
                 if path and not path.startswith(".hotloop") and not place.exists() and place.parent.is_dir():
@@ -237,20 +237,25 @@ def check_out(revisions: tuple[str, str], cwd: Path, folder: Path) -> Iterator[l
                 raise UsageError(
                     f"revision {revision} has no folder {inside}; run from a folder that both revisions have"
                 )
-            subject = _git(root, "log", "-1", "--format=%h %s", commit).strip()
+            subject = run_git(root, "log", "-1", "--format=%h %s", commit).strip()
             places.append((tree / inside, f"revision {subject}"))
         yield places
 
 
-def _git(folder: Path, *words: str) -> str:
-    """The output of git. Raises UsageError with its own last line."""
+def run_git(folder: Path, *words: str) -> str:
+    return run_tool(["git", *words], folder, GIT_TIMEOUT_S)
+
+
+def run_tool(words: Sequence[str], folder: Path, timeout_s: float, variables: Mapping[str, str] | None = None) -> str:
+    """The output of a command. Raises UsageError with its own last line."""
+    name = " ".join(words[:2])
     try:
         done = subprocess.run(
-            ["git", "-C", str(folder), *words], capture_output=True, text=True, timeout=GIT_TIMEOUT_S, check=False
+            words, cwd=folder, env=variables, capture_output=True, text=True, timeout=timeout_s, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise UsageError(f"git {words[0]}: {error}") from error
+        raise UsageError(f"{name}: {error}") from error
     if done.returncode:
         lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-        raise UsageError(f"git {words[0]} in {folder}: {lines[-1]}")
+        raise UsageError(f"{name} in {folder}: {lines[-1]}")
     return done.stdout

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from hotloop.change.apply import ACTS
 from hotloop.change.tune.history import NAME as HISTORY
@@ -32,6 +33,7 @@ from hotloop.evidence.analyze.trainings import Training, analyze_run, find_lead
 from hotloop.evidence.analyze.utilization import Sampled, measure_utilization
 from hotloop.evidence.telemetry.devices import NAME as DEVICES
 from hotloop.evidence.telemetry.devices import describe_devices, read_device_use
+from hotloop.evidence.telemetry.environment import describe_environment
 from hotloop.evidence.telemetry.host_load import describe_load, read_host_load
 from hotloop.evidence.trace.recording import RunRecording, read_run
 from hotloop.judge.diagnose import find_problems
@@ -53,6 +55,7 @@ from hotloop.remote.fetch import describe_fetch, is_store
 from hotloop.remote.uploader import describe_upload
 from hotloop.show.export.exporter import describe_exports
 
+from .bounding import recall_bounds
 from .stalls import describe_stalls
 
 Forecasts = Mapping[str, Forecast]
@@ -85,7 +88,7 @@ def read_report(run: str | Path = "last", *, probe: Probe = no_probe) -> Report:
     Raises RecordingError when there is nothing to read.
     """
     folder = locate_run(str(run))
-    report = report_run(read_run(folder), folder=folder, probe=probe)
+    report = recall_bounds(report_run(read_run(folder), folder=folder, probe=probe), folder)
     if report.next_command is None or not is_store(str(run)):
         return report
     # The folder of the cache is nobody's to name.
@@ -163,6 +166,11 @@ def _report_training(
 def measure_recorded(run: RunRecording, training: Training, folder: Path) -> Utilization:
     """Like ``measure_use``, with the traces that the run kept."""
     return measure_use(run, training, folder=folder, traced=read_kept_traces(folder / "traces")[0])
+
+
+def read_environment(folder: Path, variables: Mapping[str, str]) -> dict[str, Any]:
+    """What the processes of a run that ended ran with, for environment.json. ``variables`` are what the command got."""
+    return describe_environment([one.process for one in read_run(folder).processes], variables)
 
 
 def _started_on(run: RunRecording) -> str | None:

@@ -4,65 +4,56 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
-from typing import Any
 
-from hotloop.agent.attach.launching import prepare_environment
-from hotloop.agent.attach.run_folder import write_manifest
-from hotloop.agent.replay.collector import Collector
 from hotloop.change.apply import TECHNIQUES, check_strategy
-from hotloop.change.tune.attempt import OBSERVED, Search, TuningAttempt, observe_baseline, run_attempt, stop_early
-from hotloop.change.tune.matrix import Configuration, begin_with_first, try_rows
-from hotloop.change.tune.quality import excuse_norms
+from hotloop.change.tune.attempt import OBSERVED, TuningAttempt, observe_baseline, run_attempt, stop_early
+from hotloop.change.tune.goals import SPEED
 from hotloop.change.tune.search import least_steps
 from hotloop.change.tune.study import CodeChanged, Progress, Request, Study, choose_limits, drop_outputs
-from hotloop.change.tune.supervisor import CORES_FILE
-from hotloop.change.tune.trials import PATCH_RATIO, AttachTrial, Bench, Budget, read_left
+from hotloop.change.tune.trials import PATCH_RATIO, Bench, Budget
 from hotloop.change.tune.tuner import BaselineFailed, Campaign
-from hotloop.change.tune.workspace import WorkspaceError, code_outside, plan_workspace, written_outside
+from hotloop.change.tune.workspace import (
+    WorkspaceError,
+    WorkspacePlan,
+    code_outside,
+    plan_workspace,
+    written_outside,
+)
+from hotloop.core.findings import Finding
 from hotloop.core.measurement import Measurement
 from hotloop.core.strategy import Strategy
-from hotloop.evidence.analyze.measurement import measure_training
-from hotloop.evidence.analyze.trainings import analyze_run
-from hotloop.evidence.telemetry.host_load import read_others_ratio
 from hotloop.evidence.trace.recording import move_places, read_run
 
+from .bounding import FOLDER, BoundedRun, measure_bounds
 from .runs import Probe, no_probe, report_run
+from .trial_runs import attach_trial, measure_run
 
 Emit = Callable[[str], None]
 check = partial(check_strategy, techniques=TECHNIQUES)
 
 
-def tune_command(
-    request: Request,
-    progress: Progress,
-    emit: Emit,
-    search: Search,
-    *,
-    probe: Probe = no_probe,
-    baseline: Strategy | None = None,
-    kept_ratio: float = PATCH_RATIO,
-) -> None:
+def tune_command(request: Request, progress: Progress, emit: Emit, *, probe: Probe = no_probe) -> None:
     """Observe the baseline, try candidates. ``progress`` holds the outcome, whatever ends this."""
-    budget = Budget(whole_s=request.budget_s, begun_s=time.monotonic(), kept_ratio=kept_ratio)
+    budget = Budget(whole_s=request.budget_s, begun_s=time.monotonic(), kept_ratio=PATCH_RATIO)
     begun_wall_s = time.time()
     outside = code_outside(request.command, request.cwd)
     plan = plan_workspace(request.cwd, without=[request.folder], outside=outside)
     progress.warnings = plan.warnings
 
-    def attach(one: Request) -> AttachTrial:
-        return partial(attach_trial, one.command, one.variables, deep=False)
-
+    attach = partial(attach_trial, request.command, request.variables)
     bench = Bench(
-        command=request.command, plan=plan, folder=request.folder, environment=attach(request), measure=measure_run
+        command=request.command,
+        plan=plan,
+        folder=request.folder,
+        environment=partial(attach, deep=False),
+        measure=measure_run,
     )
     emit("measuring the baseline")
-    seeing = replace(bench, environment=partial(attach_trial, request.command, request.variables, deep=True))
-    ran, observed = observe_baseline(seeing, baseline or Strategy(), budget, progress)
+    seeing = replace(bench, environment=partial(attach, deep=True))
+    ran, observed = observe_baseline(seeing, budget, progress)
     run_folder = request.folder / "trials" / OBSERVED
     run = move_places(read_run(run_folder), request.folder / "work" / OBSERVED / request.cwd.name, request.cwd)
     progress.report = report_run(run, folder=run_folder, probe=probe)
@@ -88,51 +79,30 @@ def tune_command(
             observed=observed,
             report=progress.report,
             techniques=request.techniques,
-            attach=attach,
         )
-        run_attempt(attempt, search, request, progress)
+        run_attempt(attempt, request, progress)
+        if request.goal == SPEED:
+            _bound_by_hand(request, study.bench.plan, progress, observed, budget, emit)
     except (BaselineFailed, CodeChanged, WorkspaceError) as error:
         stop_early(request, progress, error)
     finally:
         shutil.rmtree(request.folder / "work", ignore_errors=True)
 
 
-def measure_matrix(
-    rows: tuple[Configuration, ...], request: Request, progress: Progress, emit: Emit, probe: Probe
+def _bound_by_hand(
+    request: Request, plan: WorkspacePlan, progress: Progress, observed: Measurement, budget: Budget, emit: Emit
 ) -> None:
-    """Observe the first configuration, measure the others against it. ``progress`` holds the outcome."""
-    first = begin_with_first(rows, request, progress)
-    search = partial(try_rows, rows, request, progress)
-    tune_command(first, progress, emit, search, probe=probe, baseline=rows[0].strategy, kept_ratio=0.0)
+    """What a perfect fix could save of each finding that no technique treats, in the time that is left."""
+    run = BoundedRun(
+        command=request.command,
+        variables=request.variables,
+        plan=plan,
+        folder=request.folder / FOLDER,
+        strategy=Strategy(),
+    )
 
+    def is_by_hand(finding: Finding) -> bool:
+        return finding.fix is None or finding.fix.technique not in request.techniques
 
-def measure_run(folder: Path) -> Measurement | None:
-    """A trial's run folder -> what its largest training measured; None when none was seen."""
-    processes = read_run(folder).processes
-    training = next(iter(analyze_run(processes)), None)
-    if training is None:
-        return None
-    left = read_left(folder, training.lead.rank.pid)
-    others = partial(read_others_ratio, folder / CORES_FILE)
-    return excuse_norms(measure_training(training, processes, left, others), TECHNIQUES)
-
-
-@contextmanager
-def attach_trial(
-    command: Sequence[str],
-    variables: Mapping[str, str],
-    strategy: Strategy,
-    run_folder: Path,
-    trial: Mapping[str, Any],
-    *,
-    deep: bool,
-) -> Iterator[dict[str, str]]:
-    """The environment that makes a command train under a strategy, recorded into a folder."""
-    write_manifest(run_folder, command, [])
-    options = {"deep": deep, "trace": None, "nvtx": False, "trial": dict(trial)}
-    collector = Collector(run_folder / "processes")
-    collector.start()
-    try:
-        yield prepare_environment(variables, run_folder, options, collector, strategy or None)
-    finally:
-        collector.stop()
+    assert progress.report is not None
+    progress.report = measure_bounds(run, progress.report, observed, budget.until_s, emit, is_by_hand)

@@ -110,7 +110,7 @@ RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,80}")
 _FILE_NAME = re.compile(
     r"processes/[A-Za-z0-9][A-Za-z0-9_.@+-]{0,200}\.hlr"
     r"|traces/[A-Za-z0-9][A-Za-z0-9_.@+-]{0,200}\.json(?:\.gz)?"
-    r"|(?:run|outcome|cores|probe|verdict|exports)\.json|devices\.jsonl"
+    r"|(?:run|outcome|cores|environment|probe|verdict|exports)\.json|devices\.jsonl"
 )
 
 

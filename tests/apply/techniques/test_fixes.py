@@ -14,8 +14,8 @@ from hotloop.core.findings import Saving
 
 from .small import strategy_of
 
-CHOSEN_APART = ("drop-scaler", "calmer-scaler")
-"""Their rule chooses the technique and its settings in two conditions, whose branches belong together."""
+CHOSEN_APART = ("drop-scaler",)
+"""Its rule chooses between it and a change by hand, with settings of its own, in two conditions."""
 
 
 def settings_in(path: Path) -> list[tuple[str, dict[str, Any]]]:

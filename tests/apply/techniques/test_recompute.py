@@ -1,4 +1,4 @@
-"""activation-checkpointing, keep-activations and activation-offload: equal bits, less or more memory, and refusals."""
+"""activation-checkpointing and keep-activations: equal bits, less or more memory, and refusals."""
 
 import copy
 import io
@@ -12,7 +12,6 @@ from torch.utils.checkpoint import checkpoint
 
 from hotloop.change.apply import TECHNIQUES
 from hotloop.change.apply.applier import make_context
-from hotloop.change.apply.techniques.offload import offload
 
 from .small import Block, Net, apply_one, is_equal, make_net, outside, sgd, statuses, strategy_of, train
 
@@ -199,23 +198,6 @@ def test_a_reentrant_call_that_trains_nothing_stays_untrained() -> None:
     assert model.blocks[0].up.weight.grad is None
     assert plain.blocks[0].up.weight.grad is None
     assert "trains no parameters" in records[0].detail
-
-
-def test_offloading_gives_equal_bits_and_the_cpu_has_nowhere_to_go() -> None:
-    plain, model = make_net(), make_net()
-    moved: list[int] = []
-    undo = offload(model, 0, False)
-    original = torch.empty_like
-    torch.empty_like = lambda *a, **k: moved.append(1) or original(*a, **k)  # type: ignore[func-returns-value,assignment]
-    try:
-        results = train(model, sgd(model))
-    finally:
-        torch.empty_like = original
-    assert moved
-    assert is_equal(results, train(plain, sgd(plain)))
-    undo()
-    assert "forward" not in vars(model)
-    assert "on the CPU" in apply_one("activation-offload", model=model).records[0].detail
 
 
 class Layered:

@@ -20,7 +20,7 @@ from hotloop.core.strategy import Choice, Strategy
 from hotloop.core.techniques import NotApplicable
 
 from .small import apply_one as apply
-from .small import outside, said
+from .small import outside
 
 
 def strategy_of(technique: str, settings: Any = None) -> Strategy:
@@ -115,16 +115,6 @@ def test_a_scaler_whose_dtype_cannot_be_seen_is_kept() -> None:
 
     applier = outside("drop-scaler")
     assert step_outside(applier, (nn.Linear(2, 2), None), (Own(2, 2), None)).is_enabled()
-
-
-def test_a_calmer_scaler_grows_less_often_and_never_more_often() -> None:
-    restless = torch.amp.GradScaler("cpu", growth_interval=2)
-    assert said(apply("calmer-scaler", scaler=restless))[0][0] == "applied"
-    assert restless.get_growth_interval() == 2000
-    calm = torch.amp.GradScaler("cpu", growth_interval=5000)
-    assert said(apply("calmer-scaler", scaler=calm))[0][0] == "not applicable"
-    apply("calmer-scaler", {"growth_interval": 100}, scaler=calm)
-    assert calm.get_growth_interval() == 100
 
 
 # -- the process ------------------------------------------------------------------------------------------------------

@@ -146,7 +146,7 @@ def _local_session(agent: Agent, options: dict[str, Any]) -> Session | None:
 
 
 def _changes(options: dict[str, Any], session: Session) -> dict[Site, Wrap]:
-    if not options.get("strategy"):
+    if not options.get("strategy") and not options.get("ablation"):
         return {}
     try:
         from hotloop.agent.attach.applying import apply_to_process

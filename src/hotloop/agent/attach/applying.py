@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -14,13 +14,13 @@ from hotloop.agent.observe.guard import GUARD
 from hotloop.agent.observe.hooks import unseen
 from hotloop.agent.observe.local import Session
 from hotloop.agent.observe.places import caller_place
-from hotloop.change.apply import TECHNIQUES
+from hotloop.change.apply import ABLATIONS, TECHNIQUES
 from hotloop.change.apply.applier import Applier, make_context
 from hotloop.change.apply.offer import Offer, offer_choices
 from hotloop.core.applied import AppliedTechnique
 from hotloop.core.findings import Where
-from hotloop.core.strategy import Strategy, strategy_from_mapping
-from hotloop.core.techniques import CopyChange
+from hotloop.core.strategy import Choice, Strategy, chain, strategy_from_mapping
+from hotloop.core.techniques import CopyChange, Technique
 
 from .sites import ALIASES, COPY_SITES, SITES, Site, Wrap
 
@@ -28,11 +28,15 @@ Call = Callable[..., Any]
 
 
 def apply_to_process(options: dict[str, Any], session: Session) -> dict[Site, Wrap]:
-    """Begin to apply the options' strategy; returns the wrappers to install, by site."""
-    strategy = strategy_from_mapping(options["strategy"])
+    """Begin to apply the options' strategy and ablation; returns the wrappers to install, by site."""
+    strategy = strategy_from_mapping(options["strategy"]) if options.get("strategy") else Strategy()
+    known: Mapping[str, Technique] = TECHNIQUES
+    if options.get("ablation"):
+        known = {**TECHNIQUES, **ABLATIONS}
+        strategy = chain(strategy, Strategy(choices=(Choice(technique=options["ablation"]),)))
     applier = Applier(
         strategy,
-        TECHNIQUES,
+        known,
         make_context(strategy, from_outside=True),
         emit=lambda record: _record(session, record),
         find_place=_find_place,
@@ -40,7 +44,7 @@ def apply_to_process(options: dict[str, Any], session: Session) -> dict[Site, Wr
     for fact in options.get("variables") or ():
         session.record_when_started(dict(fact))
     applier.start()
-    for_library = tuple(choice for choice in strategy.choices if TECHNIQUES[choice.technique].needs_library)
+    for_library = tuple(choice for choice in strategy.choices if known[choice.technique].needs_library)
     if for_library:
         chosen = Strategy(choices=for_library, name=strategy.name)
         offer_choices(Offer(strategy=chosen, emit=functools.partial(_record, session), give_up=applier.give_up))

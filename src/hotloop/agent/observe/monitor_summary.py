@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from hotloop.core.findings import Finding, Skipped
-
 Path = tuple[str, ...]
 """Names of nested phases, outermost first; the empty path is the step itself."""
 
@@ -94,17 +92,13 @@ class MonitorSummary:
     memory: MonitoredMemory
     device: str | None
     device_unknown_count: int
-    findings: tuple[Finding, ...] = ()
-    skipped: tuple[Skipped, ...] = ()
-    note: str | None = None
-    """Why there are no suggestions, where there could be some."""
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for json.dumps."""
         return {"schema": "hotloop.monitor/1", **_plain(self)}
 
     def to_text(self) -> str:
-        """A table for reading: phases indented below the phase around them, then memory, metrics, suggestions."""
+        """A table for reading: phases indented below the phase around them, then memory and metrics."""
         return "\n".join(_lines(self)) + "\n"
 
     def __str__(self) -> str:
@@ -114,11 +108,7 @@ class MonitorSummary:
 def _plain(value: Any) -> Any:
     fields = getattr(type(value), "__dataclass_fields__", None)
     if fields is not None:
-        plain = {name: _plain(getattr(value, name)) for name in fields}
-        if isinstance(value, Finding):
-            del plain["severity_override"]
-            plain["severity"] = value.severity.value
-        return plain
+        return {name: _plain(getattr(value, name)) for name in fields}
     if isinstance(value, dict):
         return {str(k): _plain(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
@@ -180,10 +170,6 @@ def _extras(summary: MonitorSummary) -> list[str]:
         lines.append(f"device times unknown for {_count(summary.device_unknown_count, 'phase')}")
     if summary.dropped_count:
         lines.append(f"{_count(summary.dropped_count, 'step')} ended by an exception, not counted")
-    for finding in summary.findings:
-        lines.append(f"{finding.severity.value}: {finding.title}; see: hotloop rule {finding.rule}")
-    if summary.note:
-        lines.append(summary.note)
     return lines
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import operator
 import os
+import re
 import struct
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -56,6 +57,7 @@ def describe_access(thread_state: int) -> dict[str, Any] | None:
             "code_type": id(CodeType),
             "code": _code_layout(),
             "texts": _text_layouts(),
+            "calls_nothing": _list_instructions(),
             "bytes": _only(_places(read_spans(os.getpid(), [(id(_BYTES), sys.getsizeof(_BYTES))]), _BYTES)),
             **_frame_layout(),
             **_state_layout(current_thread_state()),
@@ -158,6 +160,21 @@ def _interpreter_frame(frame: FrameType) -> int:
             words[2 + at // 8] for at, held in targets.items() if any(word & ~TAG == id(frame.f_code) for word in held)
         )
     )
+
+
+_CALLS_NOTHING = re.compile(
+    r"(LOAD_(FAST|CONST|GLOBAL|DEREF|CLOSURE)|STORE_FAST|COPY|SWAP|RESUME|PRECALL$|PRECALL_(PYFUNC|BOUND)|KW_NAMES|PUSH_NULL|NOP|CACHE|JUMP_(FORWARD|BACKWARD)"
+    r"|BUILD_(TUPLE|LIST)|LIST_APPEND|RETURN_|FOR_ITER_(LIST|TUPLE|RANGE)"
+    r"|(BINARY_(OP|SUBSCR)|COMPARE_OP|STORE_SUBSCR|UNPACK_SEQUENCE)_.*(INT|FLOAT|STR|UNICODE|LIST|TUPLE|DICT)(_JUMP)?$"
+    r"|LOAD_ATTR_(INSTANCE_VALUE|SLOT|WITH_HINT)|(PRE)?CALL_(PY_EXACT_ARGS|LEN|LIST_APPEND|NO_KW_L))"
+)
+"""Instructions that stay in the interpreter, and those that are specialized for its own numbers and containers."""
+
+
+def _list_instructions() -> list[int]:
+    """Numbers of the instructions that call nothing; none where ``dis``, which torch loads, is not there."""
+    numbers: dict[str, int] = getattr(sys.modules.get("dis"), "_all_opmap", {})
+    return sorted(number for name, number in numbers.items() if _CALLS_NOTHING.match(name) and number < 256)
 
 
 def _code_layout() -> dict[str, int]:

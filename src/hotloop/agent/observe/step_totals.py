@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import math
 import random
-from collections import defaultdict, deque
+from collections import defaultdict
 from dataclasses import dataclass, field
 
 from .monitor_summary import MetricSummary, MonitoredMemory, Path, PhaseSummary, Stats
 
 KEPT = 4096
 """Up to this many values the quantiles are exact; beyond, they come from a uniform sample of this size."""
-RECENT = 2048
-"""This many of the newest steps are kept in full, for the rules."""
 _RANDOM = random.Random(0)  # our own: the training's draws are not touched
 
 
@@ -52,18 +50,6 @@ class StepRecord:
         if not self.waiting:
             for totals in self.counted_in:
                 totals.add_device(self)
-
-    def own_ns(self, *, on_device: bool) -> dict[Path, int] | None:
-        """The time of every phase without the phases inside it; they sum to the step. None unless all is known."""
-        if not on_device:
-            return {path: totals.own_ns for path, totals in self.phases.items()}
-        if self.waiting or not all(totals.device_known for totals in self.phases.values()):
-            return None
-        own = {path: totals.device_ns for path, totals in self.phases.items()}
-        for path, totals in self.phases.items():
-            if path:
-                own[path[:-1]] -= totals.device_ns
-        return own
 
 
 class Series:
@@ -152,14 +138,12 @@ class StepTotals:
 
     def __init__(self) -> None:
         self.steps_count = self.warmup_count = 0
-        self.recent: deque[StepRecord] = deque(maxlen=RECENT)
         self._phases: defaultdict[Path, _PhaseSum] = defaultdict(_PhaseSum)
         self._metrics: defaultdict[str, _MetricSum] = defaultdict(_MetricSum)
         self._device_records = 0
 
     def add(self, record: StepRecord) -> None:
         self.steps_count += 1
-        self.recent.append(record)
         for path, totals in record.phases.items():
             phase = self._phases[path]
             phase.times.add(totals.total_ns)

@@ -19,6 +19,7 @@ from hotloop.core.foreign_memory import Span, read_spans
 from hotloop.core.stack_layout import (
     CHUNK_HEADER_BYTES,
     FRAME_BYTES,
+    INTERPRETED,
     MOST_CHUNK_BYTES,
     STATE_BYTES,
     TAG,
@@ -97,6 +98,7 @@ class StackReader:
         self._chunk_at = int(access["state_chunk"])
         self._frame_fields = tuple(int(access[f"frame_{name}"]) for name in ("code", "previous", "instruction"))
         self._instructions = int(access["instructions"])
+        self._calls_nothing = frozenset(map(int, access["calls_nothing"]))
         pointers = [self._code_layout[name] for name in ("file", "name", "lines")]
         self._identity_span = min(pointers), max(pointers) + 8 - min(pointers)
         self._fixed: tuple[Span, ...] = (
@@ -259,14 +261,21 @@ class StackReader:
             if code is None and inside:
                 raise Inconsistent("a frame without code")
             if code is not None:
-                leaf = leaf or f"{code.module}:{code.name}"
+                instruction = _word(held, at + instruction_at)
+                if not leaf:
+                    leaf = f"{code.module}:{code.name}"
+                    if code.is_users and self._opcode(instruction) in self._calls_nothing:
+                        leaf += INTERPRETED
                 if not places and code.file.startswith("<frozen importlib"):
                     leaf = IMPORTING
                 if code.is_users:
-                    places.append(code.place(_word(held, at + instruction_at) - address - self._instructions))
+                    places.append(code.place(instruction - address - self._instructions))
             frame = _word(held, at + previous_at) & ~TAG
         places.reverse()
         return tuple(places), leaf
+
+    def _opcode(self, instruction: int) -> int:
+        return read_spans(self.pid, [(instruction, 1)])[0]
 
     def _code(self, address: int) -> _Code | None:
         """The code at an address; None when something else is there."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields, replace
+from dataclasses import MISSING, dataclass, fields
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -57,24 +57,9 @@ class Efficiency:
     """Share of the bandwidth between nodes."""
     hop_ratio: float
     """The time of a ring's step between nodes, over the latency of their link."""
-    compute_factor: float = 1.0
-    """Measured over predicted, from calibration."""
-    host_factor: float = 1.0
     error_ratio: float
     """At least four fifths of the published steps outside the fit are within this share of the prediction."""
     megatron_error_ratio: float
-    basis: str = "formula"
-
-    def scaled(self, *, compute: float, host: float, error_ratio: float) -> Efficiency:
-        """The prediction, corrected by the measurement."""
-        return replace(
-            self,
-            compute_factor=compute,
-            host_factor=host,
-            error_ratio=error_ratio,
-            megatron_error_ratio=error_ratio,
-            basis="calibrated",
-        )
 
 
 def read_efficiency(hardware: Hardware) -> Efficiency:

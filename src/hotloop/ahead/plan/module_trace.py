@@ -1,4 +1,4 @@
-"""A traced module -> memory of one device, alone or with its states sharded over ranks (FSDP2).
+"""A traced module -> memory of one device.
 
 probe/module_memory.py makes the trace, in a child process with the user's Python; ``make_request`` describes its work,
 and its reply decodes to a ModuleTrace.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from hotloop.core.errors import UsageError
@@ -28,7 +28,6 @@ HOPPER_WORKSPACE_BYTES = 2 * 32 * 1024 * 1024
 HOPPER = ("H100", "H200", "B200")
 ERROR_RATIO = 0.05
 """Every row of docs/plan-module.md, on the CPU, is within it; no GPU was compared."""
-FP32_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,17 +53,6 @@ class HeldAt:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RepeatedBlock:
-    """A list of equal modules, such as a transformer's layers."""
-
-    name: str
-    class_name: str
-    count: int
-    params: int
-    """Bytes of one of them."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ModuleTrace:
     """Two training steps of a module on fake tensors."""
 
@@ -72,7 +60,6 @@ class ModuleTrace:
     sizes: Mapping[str, int]
     """Bytes of parameters, buffers, inputs, gradients and optimizer_states, each in full."""
     peaks: tuple[HeldAt, ...]
-    block: RepeatedBlock | None
     imitated: tuple[str, ...]
     """The parts traced by CUDA's rules; empty for the CPU."""
     notes: tuple[str, ...]
@@ -114,38 +101,26 @@ def make_request(
     device: str,
     precision: str = "fp32",
     optimizer: str = "adamw",
-    ranks: int = 1,
 ) -> dict[str, Any]:
-    """The request of probe/module_memory.py. ``module`` is FILE and FUNCTION, ``batch`` tensors or the same.
-
-    On several ranks, bf16 means FSDP2's mixed precision, not autocast: layers compute in it throughout.
-    """
-    whole = {"bf16": "pure-bf16"}.get(precision, precision) if ranks > 1 else precision
-    if ranks > 1 and precision == "fp16":
-        raise UsageError("--precision fp16 with --ranks: choose bf16 or fp32 for a sharded plan")
+    """The request of probe/module_memory.py. ``module`` is FILE and FUNCTION, ``batch`` tensors or the same."""
     given: dict[str, Any] = {"tensors": batch} if isinstance(batch, list) else {"file": batch[0], "function": batch[1]}
     return {
         "file": module[0],
         "function": module[1],
         "batch": given,
         "device": device,
-        "precision": whole,
+        "precision": precision,
         "optimizer": optimizer,
     }
 
 
-def find_peak(
-    trace: ModuleTrace, hardware: Hardware, precision: str, ranks: int = 1
-) -> tuple[HeldAt, MemoryPrediction]:
+def find_peak(trace: ModuleTrace, hardware: Hardware) -> tuple[HeldAt, MemoryPrediction]:
     """The moment of peak memory, and one device's memory then, with context and cuBLAS on a GPU."""
     workspace = 0
     if trace.imitated:
         workspace = HOPPER_WORKSPACE_BYTES if any(name in hardware.name for name in HOPPER) else WORKSPACE_BYTES
-    found = []
-    for moment in trace.peaks:
-        memory = _predict_moment(moment, hardware, workspace)
-        found.append((moment, memory if ranks == 1 else _predict_shard(trace, moment, memory, precision, ranks)))
-    return max(found, key=lambda pair: pair[1].peak_bytes)
+    moments = [(moment, _predict_moment(moment, hardware, workspace)) for moment in trace.peaks]
+    return max(moments, key=lambda pair: pair[1].peak_bytes)
 
 
 def _predict_moment(moment: HeldAt, hardware: Hardware, workspace_bytes: int) -> MemoryPrediction:
@@ -170,40 +145,7 @@ def _predict_moment(moment: HeldAt, hardware: Hardware, workspace_bytes: int) ->
     )
 
 
-def _predict_shard(
-    trace: ModuleTrace, moment: HeldAt, alone: MemoryPrediction, precision: str, ranks: int
-) -> MemoryPrediction:
-    """One rank of FSDP2 with each repeated block in its own group, and the rest of the model in another.
-
-    States are float32 and divided by the ranks (bfloat16 with pure-bf16). Gathered layers are the rest of the model
-    (until the backward has ended) and one block after the last block, else two, one of them prefetched. While the
-    backward is in the blocks, the gradients of the rest and of one block, and the float32 input of one block's
-    reduce-scatter, are added (torch.distributed.fsdp.fully_shard, torch 2.13).
-    """
-    compute_bytes = trace.sizes["parameters"] / trace.params
-    state_bytes = FP32_BYTES if precision == "bf16" else compute_bytes
-    block = trace.block.params if trace.block is not None else 0
-    rest = trace.params - block * (trace.block.count if trace.block is not None else 0)
-    per_rank = state_bytes / compute_bytes / ranks
-    share, gathered = 1.0, compute_bytes * (rest + block)
-    if moment.phase == "optimizer":  # its temporaries are as large as the states
-        share, gathered = per_rank, 0.0
-    elif moment.position != "after":
-        gathered += compute_bytes * block
-        if moment.phase == "backward":
-            gathered += compute_bytes * (rest + block) + state_bytes * block
-    temporaries = moment.by_category.get("temporaries", 0)
-    return replace(
-        alone,
-        params_bytes=round(alone.params_bytes * per_rank),
-        gradients_bytes=round(alone.gradients_bytes * per_rank),
-        optimizer_bytes=round(alone.optimizer_bytes * per_rank),
-        logits_bytes=round(alone.logits_bytes * share),
-        buffers_bytes=alone.buffers_bytes + round(gathered - (0 if alone.logits_bytes else temporaries) * (1 - share)),
-    )
-
-
-def describe_trace(trace: ModuleTrace, peak: HeldAt, ranks: int) -> tuple[str, ...]:
+def describe_trace(trace: ModuleTrace, peak: HeldAt) -> tuple[str, ...]:
     """Notes for the reader on how the memory was found, and on what uses it."""
     after = f"after {peak.op} in the {peak.phase} of step {peak.step}" if peak.op else f"in the {peak.phase}"
     largest = sorted(peak.by_class.items(), key=lambda item: -item[1])[:5]
@@ -220,14 +162,5 @@ def describe_trace(trace: ModuleTrace, peak: HeldAt, ranks: int) -> tuple[str, .
     if trace.imitated:
         found.append(
             f"by CUDA's rules: {'; '.join(trace.imitated)}; not yet compared with a GPU; cuDNN's workspace is left out"
-        )
-    if ranks > 1:
-        count = (
-            "no repeated blocks: one group"
-            if trace.block is None
-            else f"{trace.block.count} x {trace.block.class_name}"
-        )
-        found.append(
-            f"FSDP2 over {ranks} ranks: {count}; states divided by the ranks, gathered layers added by formula"
         )
     return tuple(found)

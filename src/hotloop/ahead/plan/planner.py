@@ -7,18 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from hotloop.core.errors import UsageError
 from hotloop.core.hardware import Hardware
-from hotloop.core.planning import PlanReport, Remedy, ZeroReport, make_memory, make_range
+from hotloop.core.planning import PlanReport, Remedy, make_memory, make_range
 from hotloop.core.prediction import StepPrediction
 from hotloop.core.workload import PlannedRun, Workload, field_names
 
 from .cost import pick_price, predict_cost
-from .hardware_files import Efficiency
-from .memory import layer_parts, predict_memory, zero_memory
+from .memory import layer_parts, predict_memory
 from .time import predict_step
 from .workload_file import PlanRequest
 
@@ -169,14 +167,11 @@ def _part(changes: Mapping[str, Any], start: str) -> dict[str, Any]:
     return {key.removeprefix(start): value for key, value in changes.items() if key.startswith(start)}
 
 
-def build_plan(
-    request: PlanRequest, version: str, tokens: int, efficiency: Efficiency | None = None, *, wants_remedies: bool
-) -> PlanReport:
+def build_plan(request: PlanRequest, version: str, tokens: int, *, wants_remedies: bool) -> PlanReport:
     """The plan of a training on this many tokens; with remedies if requested, if it does not fit, or if it fits by less
     than the error of the forecast."""
     workload, hardware = request.workload, request.hardware
-    forecast = partial(predict_step, efficiency=efficiency)
-    memory, step = predict_memory(workload, hardware), forecast(workload, hardware)
+    memory, step = predict_memory(workload, hardware), predict_step(workload, hardware)
     price = pick_price(hardware, request.price_kind)
     cost = predict_cost(step, workload, hardware, tokens, failures=request.failures, price=price)
     stall = None if cost.checkpoint is None else cost.checkpoint.stall_s
@@ -198,7 +193,7 @@ def build_plan(
         mfu_ratio=step.mfu_ratio,
         hfu_ratio=step.hfu_ratio,
         cost=cost,
-        remedies=find_remedies(workload, hardware, forecast) if wants_remedies or not memory.fits_surely else (),
+        remedies=find_remedies(workload, hardware, predict_step) if wants_remedies or not memory.fits_surely else (),
         run={name: getattr(workload.run, name) for name in field_names(PlannedRun)},
         basis={
             "memory.states": "formula",
@@ -208,12 +203,4 @@ def build_plan(
             "cost": "formula",
             "cost.stall": "assumed" if stall is None else "measured" if given else "formula",
         },
-    )
-
-
-def build_zero_report(params: float, ranks: int, precision: str, optimizer: str, version: str) -> ZeroReport:
-    """ZeRO's table. Raises UsageError."""
-    stages = zero_memory(params, ranks, precision=precision, optimizer=optimizer)
-    return ZeroReport(
-        tool_version=version, params=round(params), ranks=ranks, precision=precision, optimizer=optimizer, stages=stages
     )

@@ -1,21 +1,16 @@
-"""All ways to run a model that fit -> the fastest, cheapest or smallest, and the trade-off between time and money.
-
-In addition: the curve over GPU counts: the same global batch on more devices (strong), or the same work for each
-(weak).
-"""
+"""All ways to run a model that fit -> the fastest, cheapest or smallest, and the trade-off between time and money."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
 from hotloop.ahead.plan.cost import USUAL_FAILURES, Failures, pick_price, predict_cost
 from hotloop.ahead.plan.hardware_files import Efficiency, read_efficiency, read_hardware
 from hotloop.ahead.plan.time import predict_step
 from hotloop.core.errors import UsageError
 from hotloop.core.hardware import Hardware
-from hotloop.core.planning import PlannedOption, PlannedScale, PlannedSearch
+from hotloop.core.planning import PlannedOption, PlannedSearch
 from hotloop.core.prediction import CostPrediction, MemoryPrediction, StepPrediction
 from hotloop.core.workload import RECOMPUTES, PlannedRun, Workload, require_choice
 
@@ -24,79 +19,11 @@ from .workload_file import PlanRequest
 
 GOALS = ("time", "cost", "memory")
 GPU_LIMIT = 16_384
-SCALES = 8
-"""Points of a scaling curve: each has twice as many devices as the last."""
 SEARCHED_SHARDINGS = ("ddp", "zero1", "fsdp", "hsdp")
 MICRO_BATCH_LIMIT = 64
 KEPT_OPTIONS = 10
 
 Memory = Callable[[Workload, Hardware], MemoryPrediction]
-
-
-def build_scaling(
-    request: PlanRequest, kind: str, tokens: int, efficiency: Efficiency | None = None
-) -> tuple[PlannedScale, ...]:
-    """The curve from the request's count upward, by doubling."""
-    counts = [request.workload.gpus * 2**power for power in range(SCALES)]
-    return scaling_curve(
-        request,
-        [count for count in counts if count <= GPU_LIMIT],
-        tokens,
-        weak=kind == "weak",
-        efficiency=efficiency,
-    )
-
-
-def scaling_curve(
-    request: PlanRequest,
-    counts: Sequence[int],
-    tokens: int,
-    *,
-    weak: bool = True,
-    efficiency: Efficiency | None = None,
-) -> tuple[PlannedScale, ...]:
-    """The curve over the counts that the run's tensor, pipeline and context ranks divide, ascending.
-
-    Strong scaling omits counts at which the global batch has no whole micro-batch for each rank. Raises UsageError if
-    no count is left.
-    """
-    workload, hardware = request.workload, request.hardware
-    price = pick_price(hardware, request.price_kind)
-    points: list[PlannedScale] = []
-    run, first_rate = workload.run, 0.0
-    for gpus in sorted(set(counts)):
-        per_step = gpus // run.model_ranks * run.micro_batch
-        batch = per_step * workload.micro_batches if weak else run.global_batch
-        if gpus % run.model_ranks or not per_step or batch % per_step:
-            continue
-        try:
-            grown = replace(workload, gpus=gpus, run=replace(run, global_batch=batch))
-        except UsageError:
-            # Expert parallelism needs ranks that this count does not have.
-            continue
-        step = predict_step(grown, hardware, efficiency)
-        cost = predict_cost(step, grown, hardware, tokens, failures=request.failures, price=price)
-        rate = step.tokens_per_s_per_gpu
-        first_rate = first_rate or rate
-        points.append(
-            PlannedScale(
-                gpus=gpus,
-                global_batch=batch,
-                step_ns=step.mid_ns,
-                tokens_per_s=rate * gpus,
-                efficiency_ratio=rate / first_rate,
-                hours=cost.hours,
-                usd=cost.usd,
-                low_tokens_per_s=rate * gpus * step.mid_ns / step.high_ns,
-                high_tokens_per_s=rate * gpus * step.mid_ns / step.low_ns,
-            )
-        )
-    if not points:
-        raise UsageError(
-            f"no GPU count of {', '.join(map(str, counts))} fits tp x pp x cp = {run.model_ranks} and "
-            f"run.global_batch = {run.global_batch}: choose multiples of {run.model_ranks}"
-        )
-    return tuple(points)
 
 
 def build_search(
@@ -106,24 +33,18 @@ def build_search(
     gpu_counts: Sequence[int] | None,
     gpus: Sequence[str],
     hours: float | None,
-    efficiency: Efficiency | None = None,
 ) -> PlannedSearch:
     """The best runs that fit, by the goal, over the GPU counts, for the request's device or those in ``gpus``."""
     return search(
         request.workload,
-        _list_devices(request, gpus),
+        [read_hardware(name) for name in gpus] or [request.hardware],
         optimize=goal,
         tokens=tokens,
         hours=hours,
         gpu_counts=gpu_counts,
         failures=request.failures,
         price_kind=request.price_kind,
-        efficiency=efficiency,
     )
-
-
-def _list_devices(request: PlanRequest, gpus: Sequence[str]) -> list[Hardware]:
-    return [read_hardware(name) for name in gpus] or [request.hardware]
 
 
 def search(
@@ -217,15 +138,6 @@ def _find_front(options: Sequence[PlannedOption]) -> tuple[PlannedOption, ...]:
             least = option.usd
             kept.append(option)
     return tuple(kept)
-
-
-def choose_best(request: PlanRequest, found: PlannedSearch, gpus: Sequence[str]) -> PlanRequest:
-    """The request of the search's first option, over the devices in ``gpus`` as ``build_search``."""
-    best = found.options[0]
-    devices = {device.name: device for device in _list_devices(request, gpus)}
-    changes: dict[str, Any] = {"pipeline_chunks": 1, **best.changes}
-    workload = replace(request.workload, run=replace(request.workload.run, **changes), gpus=best.gpus)
-    return replace(request, workload=workload, hardware=devices[best.device])
 
 
 def _ladders(workload: Workload, device: Hardware, gpus: int) -> Iterator[list[PlannedRun]]:

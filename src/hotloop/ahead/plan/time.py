@@ -171,8 +171,7 @@ def predict_step(workload: Workload, hardware: Hardware, efficiency: Efficiency 
     per_layer = tuple(a * (1 - share) + b * share for a, b in zip(dense_ns, mixed_ns, strict=True))
     compute, exposed = layers * per_layer[0], layers * per_layer[1]
     # All ranks of a pipeline wait for its slowest, which has the head.
-    factor = constants.compute_factor
-    head_ns = factor * (head.forward + head.backward)
+    head_ns = head.forward + head.backward
     waits = exposed + send.to_next_stage_ns()
     slot = compute + head_ns + waits
     surplus = (1 - model.layers / run.pp / layers) * (compute + exposed)
@@ -199,7 +198,7 @@ def predict_step(workload: Workload, hardware: Hardware, efficiency: Efficiency 
         tokens_per_s_per_gpu=rate,
         mfu_ratio=rate_over_peak(rate, model_flops_per_token(model), peak),
         hfu_ratio=rate_over_peak(rate, hardware_flops_per_token(model, run.recompute), peak),
-        basis=constants.basis,
+        basis="formula",
     )
 
 
@@ -301,16 +300,15 @@ def _layer_ns(
 ) -> tuple[float, float, float, float]:
     """One layer of one micro-batch: compute, collectives without overlap, and the time of its forward and backward in
     which nothing is sent yet."""
-    factor = constants.compute_factor
     host = constants.megatron_host_ns if run.framework == "megatron" else constants.host_ns
-    host *= 0.0 if run.compiled else constants.host_factor
+    host = 0.0 if run.compiled else host
     again = {"none": 0.0, "selective": layer.attention, "full": layer.forward}[run.recompute]
     sent_again = layer.sent if run.recompute == "full" else 0.0
     held = params / run.tp
     gathered = send.gather_ns(held)
-    forward = max(factor * layer.forward, host - layer.sent)
+    forward = max(layer.forward, host - layer.sent)
     launched = host * (2 if run.recompute == "full" else 1)
-    work = factor * (layer.backward + again + send.gradient_bytes_moved(held) / send.memory_bytes_per_s * 1e9)
+    work = layer.backward + again + send.gradient_bytes_moved(held) / send.memory_bytes_per_s * 1e9
     backward = max(work, launched - layer.sent - sent_again)
     sent_back = gathered + send.scatter_ns(held)
     beside = send.beside(forward, gathered) + send.beside(backward, sent_back) + send.layer_hops_ns()
@@ -436,11 +434,11 @@ def rank_params(workload: Workload) -> float:
 def _optimizer_ns(workload: Workload, hardware: Hardware, constants: Efficiency) -> float:
     run = workload.run
     if run.offload == "optimizer":
-        return constants.host_factor * constants.step_host_ns
+        return float(constants.step_host_ns)
     held = rank_params(workload) * trained_share(workload.model, run)
     moved = held / shard_ranks(workload, hardware)[0] * (OPTIMIZER_BYTES[run.optimizer] + CLIP_BYTES)
-    written = constants.compute_factor * moved / (hardware.memory_bytes_per_s * constants.memory_ratio) * 1e9
-    return written + constants.host_factor * constants.step_host_ns
+    written = moved / (hardware.memory_bytes_per_s * constants.memory_ratio) * 1e9
+    return written + constants.step_host_ns
 
 
 def _offload_ns(workload: Workload, hardware: Hardware, present_ns: float) -> float:

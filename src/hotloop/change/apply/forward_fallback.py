@@ -17,13 +17,8 @@ from hotloop.change.apply.forward import Around
 LONGEST_REASON = 160
 
 
-def on_trial(
-    model: Any, around: Around, give_up: Callable[[str], None], settle: Callable[[], None] | None = None
-) -> Around:
-    """``around``, until a forward fails under it: ``give_up(why)`` takes it back then, and the forward is repeated.
-
-    ``settle()`` is called after the first forward that succeeded under it (never where torch.compile traces it).
-    """
+def on_trial(model: Any, around: Around, give_up: Callable[[str], None]) -> Around:
+    """``around``, until a forward fails under it: ``give_up(why)`` takes it back then, and the forward is repeated."""
     proved = over = False
 
     def run(call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -40,8 +35,6 @@ def on_trial(
         except (RuntimeError, TypeError) as error:
             why = f"{type(error).__name__}: {' '.join(str(error).split())}"[:LONGEST_REASON]
         else:
-            if not proved and settle is not None:
-                settle()
             proved = True
             return result
         restore()

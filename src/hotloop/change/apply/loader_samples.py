@@ -59,7 +59,6 @@ class Reads:
     """Operators whose sums depend on how many threads compute them."""
     error: str | None = None
     batch_bytes: int | None = None
-    batch_tensors: int | None = None
     own_draws: tuple[str, ...] = ()
     """Generators of the dataset's own that moved."""
     unplain: str | None = None
@@ -291,7 +290,6 @@ def _read_keys(loader: Any, taken: list[Any], sampler_draws: set[str], threads: 
         else (),
         error=problem,
         batch_bytes=size * batch_count // max(1, len(samples)) if batched else size,
-        batch_tensors=len(tensors),
         own_draws=tuple(sorted(own_draws)),
         unplain=unplain,
         record_bytes=record_bytes,

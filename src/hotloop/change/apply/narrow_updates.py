@@ -2,8 +2,8 @@
 
 A bfloat16 has 8 significant bits: an update below a 512th of its weight is lost when it is added, and so is all that
 Adam's second moment changes by in a step (a 1000th of it). Each step therefore runs on float32 copies, a few tensors at
-a time; what is stored afterwards either keeps the lower half of the float32 alongside the weight, or is rounded up or
-down at random, which loses nothing on average.
+a time; what is stored afterwards keeps the lower half of each weight's float32 alongside it, and may round the other
+state up or down at random, which loses nothing on average.
 """
 
 from __future__ import annotations
@@ -53,9 +53,8 @@ class NarrowUpdates:
     """The hooks of one optimizer; ``remove()`` takes them away and returns the rests that it kept, by ``id``. The
     optimizer's state is float32 then, for float32 weights.
 
-    ``rests`` has every bfloat16 weight of the optimizer. ``weights`` 'compensated' keeps them, in the optimizer's state
-    and so in its checkpoints; 'stochastic' rounds weights at random, 'nearest' to the nearest. ``state_dtype`` is that
-    in which the optimizer's own state is kept; bfloat16 state is rounded at random.
+    ``rests`` has every bfloat16 weight of the optimizer; the optimizer's state keeps them, and so do its checkpoints.
+    ``state_dtype`` is that in which the optimizer's own state is kept; bfloat16 state is rounded at random.
     """
 
     def __init__(
@@ -63,12 +62,10 @@ class NarrowUpdates:
         optimizer: Any,
         parameters: Sequence[Any],
         rests: Mapping[int, torch.Tensor],
-        *,
-        weights: str,
         state_dtype: torch.dtype,
     ) -> None:
         self._optimizer = optimizer
-        self._weights, self._state_dtype = weights, state_dtype
+        self._state_dtype = state_dtype
         self._step: Callable[..., Any] = inspect.unwrap(type(optimizer).step)  # its hooks belong to the entire step
         self._ids = {id(p) for p in parameters}
         # Not in the state before the first step: an optimizer that finds some does not begin its own.
@@ -114,7 +111,7 @@ class NarrowUpdates:
         for group in groups:
             for chunk in self._chunks(group["params"]):
                 self._update(group, chunk, count)
-        if self._weights == "stochastic" or self._state_dtype == torch.bfloat16:
+        if self._state_dtype == torch.bfloat16:
             groups[0][ROUNDINGS] = count + 1
         for p, _ in self._gradients:
             p.grad = None
@@ -149,7 +146,7 @@ class NarrowUpdates:
             rest = self._early.pop(id(p), None)
             if known is not None:
                 rest = known.pop(REST, rest)
-            one = torch.nn.Parameter(join_float32(p.detach(), rest if self._weights == "compensated" else None))
+            one = torch.nn.Parameter(join_float32(p.detach(), rest))
             one.grad = p.grad.to(torch.float32)
             self._gradients.append((p, p.grad))
             if known:
@@ -168,30 +165,19 @@ class NarrowUpdates:
 
     def _store(self, p: Any, one: Any, count: int) -> None:
         """The stand-in's value, as the weight and its state are kept."""  # words: ok
-        bits: torch.Tensor | None = None
-        if self._weights == "stochastic" or self._state_dtype == torch.bfloat16:
-            bits = self._draw(p, count)
+        bits = self._draw(p, count) if self._state_dtype == torch.bfloat16 else None
         found = self._optimizer.state.pop(one, {})
-        kept = {}
-        value = one.detach()
-        if self._weights == "compensated":
-            near, kept[REST] = split_float32(value)
-        elif self._weights == "stochastic":
-            assert bits is not None
-            near = round_at_random(value, bits)
-        else:
-            near = value.to(torch.bfloat16)
+        near, rest = split_float32(one.detach())
+        kept = {REST: rest}
         p.copy_(near)
         for index, (key, state) in enumerate(found.items(), start=1):
-            if _is_like(state, p) and self._state_dtype == torch.bfloat16:
-                assert bits is not None
+            if bits is not None and _is_like(state, p):
                 # Shifted by as many elements, so that none is rounded by the same bits as its weight.
                 shifted = bits.view(-1).roll(index).view(bits.shape)
                 kept[key] = round_at_random(state.to(torch.float32), shifted)
             else:
                 kept[key] = state
-        if kept:
-            self._optimizer.state[p] = kept
+        self._optimizer.state[p] = kept
 
     def _draw(self, p: Any, count: int) -> torch.Tensor:
         """16 random bits for each element. 64 are drawn at once: drawing is what takes the time."""

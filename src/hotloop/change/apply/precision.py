@@ -60,12 +60,11 @@ def autocast_forward(
     give_up: Callable[[str], None],
     *,
     evaluation: bool = True,
-    settle: Callable[[], None] | None = None,
 ) -> Callable[[], None]:
     """Run ``model.forward`` under autocast of ``dtype``, with outputs in float32; returns a function that undoes it.
 
     ``give_up(why)`` is called when a forward fails under it that succeeds without: from then on it is left alone.
-    ``evaluation`` False leaves forwards without gradients as they were; ``settle`` is that of ``on_trial``.
+    ``evaluation`` False leaves forwards without gradients as they were.
     """
     device = device_of(model)
     is_checked = False
@@ -90,7 +89,7 @@ def autocast_forward(
             check(result)
         return result
 
-    return wrap_forward(model, on_trial(model, around, give_up, settle))
+    return wrap_forward(model, on_trial(model, around, give_up))
 
 
 def autocast_part(part: Any, device: str, dtype: Any, give_up: Callable[[str], None]) -> Callable[[], None]:

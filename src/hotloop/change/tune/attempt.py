@@ -19,7 +19,7 @@ from .patch import CANNOT_TELL, NOT_CHECKED, NOT_REPRODUCED, REPRODUCED, Patch, 
 from .referee import SideFailed, run_pairs
 from .search import Candidate, find_candidates, list_memory_candidates
 from .study import CodeChanged, Progress, Request, Study, TuneError
-from .trials import LOST, OK, AttachTrial, Bench, Budget, Ran, pick_unit, run_trial
+from .trials import LOST, OK, Bench, Budget, Ran, pick_unit, run_trial
 from .tuner import (
     Arm,
     BaselineFailed,
@@ -162,12 +162,6 @@ class TuningAttempt:
     observed: Measurement
     report: Report
     techniques: Mapping[str, Technique]
-    attach: Callable[[Request], AttachTrial]
-    """Another form of the request -> how its processes are started."""
-
-
-Search = Callable[[TuningAttempt], None]
-"""Chooses candidates and runs them in the attempt's campaign."""
 
 
 def try_findings(attempt: TuningAttempt) -> None:
@@ -177,9 +171,9 @@ def try_findings(attempt: TuningAttempt) -> None:
     tune_candidates(attempt.campaign, candidates, [attempt.observed])
 
 
-def observe_baseline(bench: Bench, baseline: Strategy, budget: Budget, progress: Progress) -> tuple[Ran, Measurement]:
+def observe_baseline(bench: Bench, budget: Budget, progress: Progress) -> tuple[Ran, Measurement]:
     """The first process of the command. Raises TuneError where it cannot be tuned."""
-    ran = run_trial(bench, baseline, budget.observation, OBSERVED)
+    ran = run_trial(bench, Strategy(), budget.observation, OBSERVED)
     if ran.ended != OK or ran.measured is None:
         raise TuneError(
             f"the command cannot be tuned because its first run failed: {ran.ended}, {ran.reason}; "
@@ -189,18 +183,16 @@ def observe_baseline(bench: Bench, baseline: Strategy, budget: Budget, progress:
     return ran, ran.measured
 
 
-def run_attempt(attempt: TuningAttempt, search: Search, request: Request, progress: Progress) -> None:
-    """The search; and where its budget keeps time for that, what its outcome is worth as a change of the source."""
+def run_attempt(attempt: TuningAttempt, request: Request, progress: Progress) -> None:
+    """The search, and what its outcome is worth as a change of the source."""
     campaign = attempt.campaign
-    keeps_time = campaign.budget.kept_ratio > 0
     try:
-        search(attempt)
-        if keeps_time and best_arm(campaign) is None:
+        try_findings(attempt)
+        if best_arm(campaign) is None:
             go_on(campaign, campaign.budget.until_s)  # no patch to check so far: its time goes to the proof
     except (BaselineFailed, CodeChanged) as error:
         stop_early(request, progress, error)
-    if keeps_time:
-        check_source(request, progress, attempt.study)
+    check_source(request, progress, attempt.study)
 
 
 def stop_early(request: Request, progress: Progress, error: Exception) -> None:
@@ -269,7 +261,6 @@ def _choose_candidates(attempt: TuningAttempt) -> tuple[Candidate, ...]:
         attempt.techniques,
         campaign.check,
         rank_count=attempt.observed.rank_count or 1,
-        has_accelerator=any(rank.memory.allocated_bytes is not None for rank in attempt.report.ranks),
     )
 
 

@@ -54,7 +54,7 @@ def finish_report(request: Request, progress: Progress, strategy_file: str) -> t
     if campaign is not None:
         tuning = replace(
             tuning,
-            trials=tuple(replace(one, launch=progress.launches.get(one.id, {})) for one in describe_trials(campaign)),
+            trials=describe_trials(campaign),
             baseline=_describe_baseline(campaign),
             reference=describe_reference(campaign, progress.reference),
         )
@@ -102,7 +102,7 @@ def _describe_outcome(progress: Progress, goal: str, best: Arm | None) -> str:
     return (
         f"{found.speedup_ratio:.2f}x {what} with {names} "
         f"({found.low_ratio:.2f}–{found.high_ratio:.2f}, n = {found.n} pairs of processes){side}"
-        f"{''.join(f'; it overrides {one}' for one in list_overrides(progress))}{_launch_words(progress, best)}"
+        f"{''.join(f'; it overrides {one}' for one in list_overrides(progress))}"
     )
 
 
@@ -132,15 +132,6 @@ def _ratio_words(found: PairComparison) -> str:
         return "not known"
     bounds = "" if found.low_ratio is None else f" ({found.low_ratio:.2f}–{found.high_ratio:.2f})"
     return f"{found.speedup_ratio:.2f}x{bounds}"
-
-
-def _launch_words(progress: Progress, best: Arm) -> str:
-    """How the command was started, which the strategy file cannot hold."""
-    launch = progress.launches.get(best.candidate.id)
-    if not launch:
-        return ""
-    settings = [f"{key} = {value}" for key, value in launch.items()]
-    return f"; fast.toml contains only its techniques, so also start the command with {', '.join(settings)}"
 
 
 def keep_history(report: Report, root: Path) -> Report:

@@ -27,10 +27,13 @@ RunSide = Callable[[str, int], Ran]
 
 @dataclass(slots=True, kw_only=True)
 class Match:
-    """A referee's knowledge so far. ``observed`` is A's first process, which determines the length of all others."""
+    """A referee's knowledge so far. ``observed`` is A's first process, which determines the length of all others.
+
+    Without ``numerics``, B may train another model: only times are compared.
+    """
 
     least_ratio: float
-    numerics: Numerics
+    numerics: Numerics | None
     observed: Measurement | None = None
     a: list[Measurement] = field(default_factory=list)
     b: list[Measurement] = field(default_factory=list)
@@ -137,6 +140,8 @@ def _say_why(found: statistics.PairComparison) -> str:
 
 def _judge_numbers(match: Match) -> tuple[Quality, bool]:
     """The verdict on the losses of B against those of A, and whether that can end the proof."""
+    if match.numerics is None:
+        return Quality(status="unknown", reason="only times are compared"), False
     references = [*([match.observed] if match.observed else []), *match.a]
     bands = make_guard(references, match.a)
     qualities = [judge_measured(bands, process, match.numerics).quality for process in match.b]

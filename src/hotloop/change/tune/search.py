@@ -34,8 +34,6 @@ class Candidate:
     rules: tuple[str, ...]
     numerics: Numerics
     why_not: str = ""
-    least_numerics: Numerics | None = None
-    """Its effect on the numbers in addition to its techniques' (another start of the command); None: nothing."""
     judged: tuple[str, ...] = ()
     """Lines (``file:line``) that the rule which prescribes it judged."""
     judges_process: bool = False
@@ -270,7 +268,6 @@ def list_memory_candidates(
     check: Check,
     *,
     rank_count: int,
-    has_accelerator: bool,
 ) -> tuple[Candidate, ...]:
     """The candidates of the goal memory: what saves memory, and why the others are not tried.
 
@@ -284,8 +281,6 @@ def list_memory_candidates(
             one = _make_candidate(name, technique, form.settings, None, RULE, check)
             if memory.needs == "ranks" and rank_count == 1:
                 one = replace(one, why_not="not applicable: there is only one rank")
-            elif memory.needs == "an accelerator" and not has_accelerator:
-                one = replace(one, why_not="not applicable: training ran on the CPU")
             found.append(one)
     taken = {one.id for one in found}
     others = [one for one in candidates if one.id not in taken]

@@ -6,7 +6,6 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from hotloop.core.errors import HotloopError
 from hotloop.core.measurement import Measurement
@@ -61,8 +60,6 @@ class Progress:
     """The check of the patch; None where it changes nothing."""
     reference: str = "baseline"
     """The name of the reference for everything."""
-    launches: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """How candidates start the command, by id, where that differs."""
 
 
 STEADY_S = 3.0

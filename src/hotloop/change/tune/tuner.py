@@ -63,21 +63,6 @@ RunArm = Callable[[Strategy, int], Ran]
 """A strategy and the number of its process -> how that process went."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unapplied:
-    """A technique that changed nothing in a process of its candidate; ``status`` is empty where it met nothing."""
-
-    technique: str
-    status: str
-    detail: str
-    is_alone: bool
-
-    def describe(self, *, implied: str = "") -> str:
-        """Why, in words; a status that goes without saying is left out."""
-        parts = ("" if self.is_alone else self.technique, "" if self.status == implied else self.status, self.detail)
-        return ": ".join(part for part in parts if part)
-
-
 @dataclass(slots=True, kw_only=True)
 class Arm:
     """A candidate with its pairs so far."""
@@ -96,8 +81,6 @@ class Arm:
     """It was left out when the budget was used up."""
     rejected: Measurement | None = None
     """The process whose numbers left their band."""
-    unapplied: Unapplied | None = None
-    """The technique that changed nothing, which ended it."""
     process_s: float | None = None
     """How long its processes take (compilation, workers); None before the first."""
 
@@ -122,8 +105,6 @@ class Campaign:
     guard: GuardBands | None = None
     arms: list[Arm] = field(default_factory=list)
     level: float = statistics.DECISION_LEVEL
-    keeps_all: bool = False
-    """Where the time is not enough for all, none is dropped because others look better."""
     process_s: float = 0.0
     """Time that the baseline's next process may need: at first the observed run's time."""
     why_ended: str = ""
@@ -331,7 +312,7 @@ def _after_round(campaign: Campaign, active: list[Arm], until_s: float, others_w
         if not verdict.decided:
             going.append(arm)
     has_others = others_wait or len(going) > 1
-    for arm in () if campaign.keeps_all else going:
+    for arm in going:
         if len(arm.own) >= (statistics.LEAST_PAIRS if has_others else PAIRS_WHEN_ALONE):
             arm.left_out = _why_hopeless(campaign, arm, until_s)
         elif others_wait and not _can_be_decided(campaign, arm, until_s) and _leaves_time(campaign, until_s):
@@ -340,7 +321,7 @@ def _after_round(campaign: Campaign, active: list[Arm], until_s: float, others_w
             )
     going = [arm for arm in going if not arm.left_out]
     pairs = min((len(arm.own) for arm in going), default=0)
-    if pairs in HALVING_ROUNDS and len(going) > 1 and not campaign.keeps_all:
+    if pairs in HALVING_ROUNDS and len(going) > 1:
         wanted = max(4, (statistics.next_look(pairs) or pairs + 1) - pairs)
         ratios = {arm.candidate.id: _hope(campaign, arm) for arm in going}
         costs_s = {arm.candidate.id: wanted * _pair_s(campaign, arm, shared=True) for arm in going}
@@ -408,9 +389,9 @@ def run_candidate(campaign: Campaign, arm: Arm) -> Measurement | None:
         )
         arm.candidate = overriding
         return run_candidate(campaign, arm)
-    arm.unapplied = _find_unapplied(arm.candidate, ran.measured)
-    if arm.unapplied is not None:
-        end_arm(campaign, arm, TrialVerdict.REJECTED, arm.unapplied.describe())
+    unapplied = _describe_unapplied(arm.candidate, ran.measured)
+    if unapplied:
+        end_arm(campaign, arm, TrialVerdict.REJECTED, unapplied)
         return None
     arm.guarded = judge_numbers(campaign, ran.measured, numerics_of(arm.candidate, [ran.measured]))
     if arm.guarded.quality.status == "rejected":
@@ -427,17 +408,19 @@ def _run(campaign: Campaign, strategy: Strategy, number: int) -> tuple[Ran, floa
     return ran, max(campaign.clock_s() - begun_s, ran.duration_s)
 
 
-def _find_unapplied(candidate: Candidate, measured: Measurement) -> Unapplied | None:
-    """The technique of the strategy that changed nothing; None when all did something."""
-    for choice in candidate.strategy.choices:
-        records = [one for one in measured.applied if one.technique == choice.technique]
-        if any(one.is_applied for one in records):
+def _describe_unapplied(candidate: Candidate, measured: Measurement) -> str:
+    """Why a technique of the strategy changed nothing; empty when all did something."""
+    choices = candidate.strategy.choices
+    for choice in choices:
+        records = [record for record in measured.applied if record.technique == choice.technique]
+        if any(record.is_applied for record in records):
             continue
-        status, detail = next(((one.status, one.detail) for one in records), ("", "it found nothing to change"))
-        return Unapplied(
-            technique=choice.technique, status=status, detail=detail, is_alone=len(candidate.strategy.choices) == 1
+        status, detail = next(
+            ((record.status, record.detail) for record in records), ("", "it found nothing to change")
         )
-    return None
+        parts = ("" if len(choices) == 1 else choice.technique, status, detail)
+        return ": ".join(part for part in parts if part)
+    return ""
 
 
 def _list_explicit(measured: Measurement, candidate: Candidate) -> tuple[str, ...]:
@@ -454,7 +437,7 @@ def _list_explicit(measured: Measurement, candidate: Candidate) -> tuple[str, ..
 def numerics_of(candidate: Candidate, measured: Sequence[Measurement]) -> Numerics:
     """The class of what was really applied in processes of a candidate."""
     applied = [one.numerics for process in measured for one in process.applied if one.is_applied]
-    return widest_numerics([*applied, candidate.least_numerics], candidate.numerics)
+    return widest_numerics(applied, candidate.numerics)
 
 
 def judge_numbers(campaign: Campaign, measured: Measurement, numerics: Numerics) -> Guarded:

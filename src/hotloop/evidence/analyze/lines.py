@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from hotloop.core.analysis import Line
 from hotloop.core.findings import Where
 from hotloop.core.recording import OTHER_WAIT_FIELD, SAMPLED_FIELDS
+from hotloop.core.stack_layout import INTERPRETED
 
 from .facts import MAX_ITEMS, Fact, last_of_kind, of_kind, read_count, read_items, read_where
 from .source import SourceFiles, block_around, calls_around, runs_python, walks_gradients
@@ -28,6 +29,9 @@ MAX_STACK_DEPTH = 64
 MAX_WAYS = 8
 """Stacks kept of each line: a line of a model is reached from every place that calls the model."""
 
+
+INTERPRETED_RATIO, FEWEST_OWN_SAMPLES = 0.2, 10
+"""Share of a function's own samples on instructions that call nothing, from which the function runs Python alone."""
 
 Stack = tuple[Where, ...]
 Place = tuple[Stack, str]
@@ -121,6 +125,24 @@ def _collect(facts: Sequence[Fact], files: SourceFiles, base_folder: str) -> tup
     return _largest_lines(counts, files) if counts else ()
 
 
+def _interpreted_functions(by_place: Mapping[Where, Counter[Place]]) -> frozenset[tuple[str, str]]:
+    """The functions whose own samples are often on instructions that call nothing. An operator, even on a few numbers,
+    takes about ten times as long as the instructions around it."""
+    own: Counter[tuple[str, str]] = Counter()
+    interpreted: Counter[tuple[str, str]] = Counter()
+    for where, stacks in by_place.items():
+        for (_, leaf), count in stacks.items():
+            is_interpreted = leaf.endswith(INTERPRETED)
+            if leaf.startswith("__main__:"):
+                own[where.file, where.function] += count
+                interpreted[where.file, where.function] += count if is_interpreted else 0
+    return frozenset(
+        key
+        for key, count in own.items()
+        if count >= FEWEST_OWN_SAMPLES and interpreted[key] >= INTERPRETED_RATIO * count
+    )
+
+
 def _mark_saving(by_field: dict[str, tuple[Line, ...]], files: SourceFiles) -> dict[str, tuple[Line, ...]]:
     """The lines, with those in a block that saves marked as such."""
     blocks = []
@@ -177,13 +199,14 @@ def _largest_lines(places: Counter[Place], files: SourceFiles) -> tuple[Line, ..
         if stack:
             by_place.setdefault(stack[-1], Counter())[stack, leaf] = count
     counts = {where: stacks.total() for where, stacks in by_place.items()}
+    interpreted = _interpreted_functions(by_place)
     ranked = sorted(by_place.items(), key=lambda item: (-counts[item[0]], item[0].file, item[0].line))
     lines = []
     for where, stacks in ranked[:MAX_LINES]:
         leaves: Counter[str] = Counter()
         ways: dict[Stack, float] = {}
         for (stack, leaf), count in stacks.items():
-            leaves[leaf] += count
+            leaves[leaf.removesuffix(INTERPRETED)] += count
             ways[stack] = ways.get(stack, 0.0) + count / total
         leaf, module = max(leaves, key=leaves.__getitem__), files.module(where.file)
         is_torch = leaf.partition(":")[0].split(".")[0] == "torch"
@@ -199,7 +222,11 @@ def _largest_lines(places: Counter[Place], files: SourceFiles) -> tuple[Line, ..
                 leaf=leaf,
                 calls=() if module is None else calls_around(module, where.line),
                 walks_gradients=module is not None and walks_gradients(module, where.line),
-                is_python=not is_torch and module is not None and runs_python(module, where.line) is True,
+                is_python=not is_torch
+                and (
+                    (where.file, where.function) in interpreted
+                    or (module is not None and runs_python(module, where.line) is True)
+                ),
                 before_draws_ratio=sum(part for stack, part in ways.items() if files.is_before_draws(stack)),
             )
         )

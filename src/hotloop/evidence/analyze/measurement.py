@@ -100,12 +100,10 @@ def measure_training(
         peak_bytes=memory.peak_bytes,
         rank_peak_bytes=_largest([process.memory.peak_bytes for process in training.processes]),
         rank_count=len(training.processes),
-        form=_describe_form(training),
         others_ratio=read_others_ratio(steady_span_s(training, recordings)),
         pace_ns=_pace_ns(left.get("pace") or (), recordings, training),
         threads_count=rank.torch_threads,
         work_drifts=find_unit_drift(training.processes, training.analysis.unit) is not None,
-        exchanges=any(r.ddp is not None or r.mean["collectives"] > 0 for r in training.analysis.ranks),
         # From the moment that torch was loaded to the first steady step, without as many steady steps.
         one_time_ns=None if start_ns is None else max(0, round(start_ns - rank.warmup_count * rank.step_mean_ns)),
         breakdown={name: breakdown.phases[name].mean_ns for name in PHASES},
@@ -172,16 +170,6 @@ def _pace_ns(pace: Sequence[tuple[int, float]], recordings: Sequence[Recording],
     found = sorted(ns for index, ns in pace if index >= int(row[FIELD["index"]]))
     kept = found[: len(found) - len(found) // 20]
     return sum(kept) / len(kept) if len(found) >= LEAST_PACE_READINGS else None
-
-
-def _describe_form(training: Training) -> str:
-    """Ranks, DistributedDataParallel and dtypes, in a few words, without those that were not seen."""
-    lead, count = training.lead.rank, len(training.processes)
-    dtype = (lead.model_dtype or "").removeprefix("torch.")
-    if lead.autocast_dtype is not None:
-        dtype = f"{dtype} under {lead.autocast_dtype} autocast".strip()
-    ranks = "1 process" if count == 1 else f"{count} ranks"
-    return ", ".join(part for part in (ranks, "DDP" if lead.ddp is not None else "", dtype) if part)
 
 
 def _largest(peaks: Sequence[int | None]) -> int | None:

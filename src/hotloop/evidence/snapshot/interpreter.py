@@ -71,34 +71,39 @@ class Interpreter:
         self._head_at = interpreter + layout["thread_head"]
         self._native_at = layout["native_id"]
         self._reader = StackReader(access)
+        self._states: dict[int, int] = {}
 
     @staticmethod
     def _word(pid: int, address: int) -> int:
         return int(struct.unpack("=Q", read_spans(pid, [(address, 8)]))[0])
 
-    def read_threads(self) -> dict[int, tuple[PythonCall, ...]]:
-        """Calls of each thread that runs Python, innermost first, by the thread's number in the kernel.
+    def read_threads(self, thread: int | None = None) -> dict[int, tuple[PythonCall, ...]]:
+        """Calls of each thread that runs Python, innermost first, by the thread's number in the kernel; only those of
+        ``thread``, if it is given and was read before.
 
         Threads that change while they are read are left out. Raises UnreadableError if the process is gone.
         """
-        for _ in range(TRIES):
-            try:
-                states = self._reader.list_states(self._word(self.pid, self._head_at))
-                break
-            except (OSError, Inconsistent):
-                continue
-        else:
-            raise UnreadableError("its threads cannot be listed")
+        states = [self._states[thread]] if thread in self._states else self._list_states()
         calls = {}
         for state in states:
             for _ in range(TRIES):
                 try:
                     native_id = self._word(self.pid, state + self._native_at) & 0xFFFFFFFF
                     calls[native_id] = _since_fork(self._reader.read_calls(state))
+                    self._states[native_id] = state
                     break
                 except (OSError, Inconsistent):
                     continue
         return calls
+
+    def _list_states(self) -> list[int]:
+        self._states.clear()
+        for _ in range(TRIES):
+            try:
+                return self._reader.list_states(self._word(self.pid, self._head_at))
+            except (OSError, Inconsistent):
+                continue
+        raise UnreadableError("its threads cannot be listed")
 
 
 def _since_fork(calls: tuple[PythonCall, ...]) -> tuple[PythonCall, ...]:

@@ -6,13 +6,29 @@ import os
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from hotloop.agent.replay.stack_reader import PythonCall
 from hotloop.core.snapshot import SlowPlace, Stand, Verdict, say_wait
 
 from .family import CHILD, WORKER, RunningTraining
+from .slowness import (
+    BUSY_RATIO,
+    CLOSE_RATIO,
+    GIL,
+    LIMITS,
+    LOADING,
+    OUTSIDE,
+    SAVING,
+    STRAGGLER,
+    THREADS,
+    TORCH_LOADER,
+    VALIDATION,
+    Cause,
+    Phases,
+    weigh_causes,
+)
 from .source import ProcessSource
 from .waits import (
     COLLECTIVE,
@@ -23,22 +39,17 @@ from .waits import (
     LOADER,
     STOPPED,
     Wait,
-    user_call,
 )
-from .watch import Look, Watched
+from .watch import Look, Watched, usual_look
 
 LOOP = "waiting loop"
-STAYS_RATIO = 0.97
-"""A thread that is in one place in this share of the looks does not move."""
+STAYS_RATIO, OWN_RATIO = 0.97, 0.80
+"""A thread that is in one place in this share of the looks does not move. A loop that waits is in its own function in
+the second share of them, and in what it calls else."""
 IDLE_RATIO = 0.05
 """CPU time, as a share of the window, below which a process does nothing."""
-BUSY_RATIO = 0.20
-SLOW_RATIO = 0.40
-"""Share of the looks that wait, or are in the user's own code, from which on a moving training counts as slow."""
-EXCHANGE_RATIO = 0.70
-"""The same for exchanges, of the rank that waits least in them."""
-STOPPED_S, MOVING_S, STUCK_S, LONGEST_S = 1.0, 3.0, 6.5, 7.5
-"""Seconds to watch: a rank that was stopped; a training that moves; one in which nothing does; at most."""
+STOPPED_S, MOVING_S, STUCK_S, LONGEST_S = 1.0, 3.0, 6.5, 8.0
+"""Seconds to watch: a rank that was stopped; a training that moves; one in which nothing does; one that may be slow."""
 LONG_SLEEP_S = 60.0
 """A single sleep that ends by itself before this is slow, not a hang."""
 STARTING_S = 60.0
@@ -50,22 +61,15 @@ SAVED_BYTES = 1 << 20
 MOST_WAKES_PER_S = 1.0
 """For a thread that is stuck in a library's wait, which may check now and then: torch's loader every 5 s."""
 
-_COMPILING = ("torch._dynamo", "torch._inductor", "torch._functorch", "triton.compiler", "torch.fx.experimental")
-_SAVING = {
-    ("torch.serialization", "save"), ("torch.serialization", "_save"), ("safetensors.torch", "save_file"),
-    ("torch.distributed.checkpoint.state_dict_saver", "save"), ("pickle", "dump"), ("numpy", "save"),
-}  # fmt: skip
+_COMPILING = (
+    "torch._dynamo.convert_frame",
+    "torch._inductor.compile_fx",
+    "torch._inductor.async_compile",
+    "triton.compiler",
+)
+"""What runs only while something is compiled; compiled code runs in other modules of these packages."""
 _STARTING = {("torch.serialization", "load"), ("torch.serialization", "_load")}
 _SAVE_NAME = re.compile(r"save|checkpoint|snapshot", re.I)
-_VALID_NAME = re.compile(r"valid|eval|test", re.I)
-_PHASES: tuple[tuple[str, Callable[[PythonCall], bool]], ...] = (
-    ("checkpoint", lambda call: (call.module, call.function) in _SAVING),
-    ("input_wait", lambda call: call.module.startswith("torch.utils.data")),
-    ("communication", lambda call: call.module.startswith("torch.distributed.distributed_c10d")),
-    ("backward", lambda call: call.module == "torch.autograd.graph" or call.module == "torch.autograd"),
-    ("optimizer", lambda call: call.module.startswith("torch.optim") and call.function in ("step", "wrapper")),
-    ("forward", lambda call: call.module == "torch.nn.modules.module" and "call_impl" in call.function),
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,10 +87,13 @@ class Judgement:
 class Judge:
     """``children`` are the processes that each rank started, as they were watched."""
 
-    def __init__(self, training: RunningTraining, watched: Sequence[Watched], elapsed_s: float) -> None:
+    def __init__(
+        self, training: RunningTraining, watched: Sequence[Watched], elapsed_s: float, source: ProcessSource
+    ) -> None:
         self.training = training
         self.elapsed_s = elapsed_s
-        self.source = ProcessSource((training.ranks or training.members)[0].pid)
+        self.source = source
+        self.phases = Phases(source)
         by_pid = {one.pid: one for one in watched}
         self.ranks = [by_pid[member.pid] for member in training.ranks]
         self.children = {
@@ -121,12 +128,17 @@ class Judge:
 
     def waits_in_loop(self, one: Watched) -> bool:
         """Whether it stays in a loop that only waits, even if it uses the processor for that."""
-        places = {look.place for look in one.looks}
-        if None in places or not places:
+        place = one.usual.place if one.usual is not None else None
+        if place is None:
             return False
-        functions = {(place[0], place[2]) for place in places if place is not None}
-        return len(functions) == 1 and all(
-            self.source.is_waiting_loop(place[0], place[1]) for place in places if place is not None
+        file, _, function = place
+        own_count = sum(look.place is not None and look.place[::2] == (file, function) for look in one.looks)
+        lines = {
+            next((call.line for call in look.calls if (call.file, call.function) == (file, function)), None)
+            for look in one.looks
+        }
+        return own_count >= OWN_RATIO * len(one.looks) and all(
+            line is not None and self.source.is_waiting_loop(file, line) for line in lines
         )
 
     def is_helped(self, one: Watched, wait: Wait) -> bool:
@@ -172,8 +184,14 @@ class Judge:
         if any(one.is_gone for one in self.ranks):
             return self.elapsed_s >= MOVING_S
         if any(self.moves(one) for one in self.ranks) and not any(self.is_stuck(one) for one in self.ranks):
-            return self.elapsed_s >= MOVING_S
-        return self.elapsed_s >= STUCK_S
+            return self.elapsed_s >= MOVING_S and not self._may_be_slow()
+        return self.elapsed_s >= STUCK_S and (all(self.is_stuck(one) for one in self.ranks) or not self._may_be_slow())
+
+    def _may_be_slow(self) -> bool:
+        moving = [one for one in self.ranks if not self.is_stuck(one)]
+        return bool(moving) and any(
+            cause.seen_ratio >= CLOSE_RATIO * LIMITS[cause.kind] for cause in self._weigh(moving)
+        )
 
     def judge(self) -> Judgement:
         readable = [one for one in self.ranks if one.member.reader is not None]
@@ -261,7 +279,7 @@ class Judge:
             reason=_hang_text(stands, bool(others)),
             culprits=tuple(stands),
             waits_for=self._waits_for(others or list(self.ranks)),
-            phase=_phase(self.ranks[0].usual.calls) if self.ranks[0].usual else None,
+            phase=self.phases.phase(self.ranks[0].usual.calls) if self.ranks[0].usual else None,
             since_s=self._since([*culprits, *others] or list(self.ranks)),
             advice=_advise(stands),
         )
@@ -338,92 +356,105 @@ class Judge:
 
     def _judge_moving(self, moving: Sequence[Watched], stuck: Sequence[Watched]) -> Judgement:
         parts = {part for one in moving if (part := self.part_of(one)) is not None}
+        ranks = _ranks_text([one.member.rank for one in moving])
         for part in ("saving", "compiling", "starting"):
             if part in parts:
                 verdict: Verdict = part  # type: ignore[assignment]
-                return Judgement(verdict=verdict, reason=f"{_ranks_text([o.member.rank for o in moving])} {part}")
+                return Judgement(verdict=verdict, reason=f"{ranks} {part}")
         outside = [one for one in stuck if one.usual is not None and one.usual.wait.kind != COLLECTIVE]
         if outside and len(self.ranks) > 1 and all(not self.moves(one) or one in stuck for one in self.ranks):
             return self._hung(outside)
-        findings = self._slow_places(moving)
-        slow = [
-            place
-            for place in findings
-            if place.share_ratio >= (EXCHANGE_RATIO if place.wait == COLLECTIVE else SLOW_RATIO)
-        ]
-        if slow:
-            first = slow[0]
-            culprits = tuple(self.stand(one) for one in moving if len(self.ranks) > 1 and one.member.rank == first.rank)
-            return Judgement(
-                verdict="slow", reason=_slow_text(first), phase=first.phase, findings=tuple(findings), culprits=culprits
-            )
-        return (None if stuck else self._judge_straggler(findings)) or Judgement(
-            verdict="healthy", reason="its ranks compute", phase=_phase_of(moving), findings=tuple(findings)
-        )
-
-    def _judge_straggler(self, findings: Sequence[SlowPlace]) -> Judgement | None:
-        """One rank that computes while the others wait for it in each step."""
-        lead = min(self.ranks, key=_exchange_ratio)
-        waits_ratio = min((_exchange_ratio(one) for one in self.ranks if one is not lead), default=0.0)
-        busy = [look for look in lead.looks if look.wait.kind != COLLECTIVE and look.place is not None]
-        if waits_ratio - _exchange_ratio(lead) < SLOW_RATIO or not busy:
-            return None
-        place = max((look.place for look in busy), key=[look.place for look in busy].count)
-        stand = self._stand_at(lead, next(look for look in busy if look.place == place))
+        if all(self._is_before_training(one) for one in moving):
+            return Judgement(verdict="starting", reason=f"{ranks} has not begun to train", phase="start")
+        causes = self._weigh(moving)
+        findings = self._places(causes)
+        slow = next((cause for cause in causes if cause.is_slow), None)
+        if slow is None:
+            phases = Counter(self.phases.phase(look.calls) for one in moving for look in one.looks)
+            phase = max(phases, key=lambda name: phases[name], default=None)
+            return Judgement(verdict="healthy", reason="its ranks compute", phase=phase, findings=findings)
+        look = usual_look(slow.looks) or slow.looks[-1]
+        culprits = (self._stand_at(slow.rank, look),) if len(self.ranks) > 1 and slow.kind != THREADS else ()
         return Judgement(
             verdict="slow",
-            reason=f"the others wait for {_ranks_text([lead.member.rank])} for {waits_ratio:.0%} of the time",
-            phase=_phase(busy[0].calls),
-            culprits=(stand,),
-            findings=tuple(findings),
+            reason=self._slow_text(slow, findings),
+            phase=self.phases.phase(look.calls),
+            culprits=culprits,
+            findings=findings,
         )
 
-    def _runs_python(self, look: Look) -> bool:
-        """Whether the user's line itself runs, and certainly no operator of torch."""
-        call = user_call(look.calls)
-        return call is not None and call is look.calls[0] and self.source.runs_python(call.file, call.line)
-
-    def _slow_places(self, moving: Sequence[Watched]) -> list[SlowPlace]:
-        """Places outside the model's own work, of the rank that waits least for others, the largest share first."""
-
-        lead = min(moving, key=_exchange_ratio)
-        counts: dict[tuple[str, str | None, str | None], list[SlowPlace]] = {}
-        workers = [child.usual for child in self.children[lead.pid] if child.member.role == WORKER and child.usual]
-        worker = next((look for look in workers if look.place is not None), None)
-        for look in lead.looks:
-            kind, phase = look.wait.kind, _phase(look.calls)
-            if kind == LOADER and worker is not None:
-                look, kind = worker, worker.wait.kind
-            waits = kind not in (COMPUTING, "native code")
-            if waits or phase in ("input_wait", "checkpoint") or self._runs_python(look):
-                file, line, function = look.place or (None, None, None)
-                place = SlowPlace(
-                    phase=phase,
-                    share_ratio=0.0,
-                    rank=lead.member.rank,
-                    file=file,
-                    line=line,
-                    function=function,
-                    wait=kind,
-                )
-                counts.setdefault((phase, file, function), []).append(place)
-        places = [
-            replace(max(same, key=same.count), share_ratio=round(len(same) / len(lead.looks), 3))
-            for same in counts.values()
+    def _is_before_training(self, one: Watched) -> bool:
+        """Whether most looks found it before a loop that trains, as far as the source shows."""
+        befores = [
+            any(self.source.is_before_training(call.file, call.line) for call in look.calls if call.is_users)
+            and self.phases.phase(look.calls) != VALIDATION
+            for look in one.looks
         ]
-        return sorted(places, key=lambda place: -place.share_ratio)[:MOST_PLACES]
+        return sum(befores) > len(befores) / 2
+
+    def _weigh(self, moving: Sequence[Watched]) -> list[Cause]:
+        return weigh_causes(
+            self.ranks, moving, self.children, self.phases,
+            lambda one, look: self.is_helped(one, look.wait),
+        )  # fmt: skip
+
+    def _places(self, causes: Sequence[Cause]) -> tuple[SlowPlace, ...]:
+        """Where the time goes, by function, the largest share of each cause first."""
+        places = []
+        for cause in causes:
+            if cause.kind in (STRAGGLER, THREADS):
+                continue
+            counts = Counter(
+                (
+                    self.phases.phase(look.calls) if cause.kind != LOADER else "input_wait",
+                    *(call[:3] if (call := self.phases.place(look)) is not None else (None, None, None)),
+                    look.wait.kind,
+                )
+                for look in cause.looks
+            )
+            functions: Counter[tuple[str | None, str | None]] = Counter()
+            for (_, file, _, function, _), count in counts.items():
+                functions[file, function] += count
+            ((most, most_count),) = functions.most_common(1)
+            phase, file, line, function, wait = max(
+                (p for p in counts if (p[1], p[3]) == most), key=lambda p: counts[p]
+            )
+            share_ratio = round(cause.seen_ratio * most_count / len(cause.looks), 3)
+            rank = cause.rank.member.rank
+            places.append(
+                SlowPlace(
+                    phase=phase, share_ratio=share_ratio, rank=rank, file=file, line=line, function=function, wait=wait
+                )
+            )
+        return tuple(places[:MOST_PLACES])
+
+    def _slow_text(self, slow: Cause, findings: Sequence[SlowPlace]) -> str:
+        who = _ranks_text([slow.rank.member.rank])
+        if slow.kind == STRAGGLER:
+            return f"the others wait for {who}, by {slow.seen_ratio:.0%} of the time longer than it waits for them"
+        if slow.kind == THREADS:
+            return f"{slow.seen_ratio:.0f} threads want to run for each core: set fewer threads"
+        place = findings[0]
+        does, leads = _DOES.get(slow.kind, (say_wait(place.wait, None), " in "))
+        where = "" if place.file is None else f"{leads}{place.function} ({os.path.basename(place.file)}:{place.line})"
+        return f"{who} {does} for {slow.seen_ratio:.0%} of the time{where}"
 
 
-def _exchange_ratio(one: Watched) -> float:
-    """Share of the looks that found the rank in an exchange."""
-    return sum(look.wait.kind == COLLECTIVE for look in one.looks) / max(1, len(one.looks))
+_DOES = {
+    OUTSIDE: ("runs code outside the model", " in "),
+    VALIDATION: ("validates", " in "),
+    LOADING: ("prepares batches", " in "),
+    TORCH_LOADER: ("runs torch's loader", " in "),
+    LOADER: ("waits for its loader workers", "; they are in "),
+    GIL: ("waits for the interpreter's lock", "; other threads take it in "),
+}
 
 
 def _part(calls: Sequence[PythonCall]) -> str | None:
     for call in calls:
         if call.module.startswith(_COMPILING):
             return "compiling"
-        if (call.module, call.function) in _SAVING:
+        if (call.module, call.function) in SAVING:
             return "saving"
         if (call.module, call.function) in _STARTING or call.module.startswith("importlib"):
             return "starting"
@@ -431,22 +462,6 @@ def _part(calls: Sequence[PythonCall]) -> str | None:
             return "starting"
     names = [call.function for call in calls if call.is_users and call.function != "<module>"]
     return "saving" if any(_SAVE_NAME.search(name) for name in names[:2]) else None
-
-
-def _phase(calls: Sequence[PythonCall]) -> str:
-    """The phase of a step that the calls belong to, by the outermost call that has one."""
-    for call in reversed(calls):
-        for phase, fits in _PHASES:
-            if fits(call):
-                return phase
-        if call.is_users and call.function != "<module>" and _VALID_NAME.search(call.function):
-            return "validation"
-    return "other"
-
-
-def _phase_of(ranks: Sequence[Watched]) -> str | None:
-    phases = Counter(_phase(look.calls) for one in ranks for look in one.looks)
-    return max(phases, key=lambda phase: phases[phase]) if phases else None
 
 
 def differing(stands: Sequence[Stand], branched: Sequence[bool]) -> list[int]:
@@ -483,12 +498,6 @@ def _hang_text(stands: Sequence[Stand], has_others: bool) -> str:
     if first.role == WORKER:
         who = f"a loader worker of {who}"
     return f"{who} {say_wait(first.wait, first.wait_detail)}" + (", and the others wait for it" if has_others else "")
-
-
-def _slow_text(place: SlowPlace) -> str:
-    where = "" if place.file is None else f" in {place.function} ({os.path.basename(place.file)}:{place.line})"
-    does = "runs Python" if place.wait == COMPUTING else say_wait(place.wait, None)
-    return f"{_ranks_text([place.rank])} {does} for {place.share_ratio:.0%} of the time{where}"
 
 
 _ADVICE = {

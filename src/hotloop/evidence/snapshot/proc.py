@@ -64,6 +64,11 @@ def read_process(pid: int) -> Process | None:
     )  # fmt: skip
 
 
+def started_s(process: Process) -> float:
+    """When a process started, in seconds since the epoch."""
+    return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + process.started_ticks / TICKS_PER_S
+
+
 def descendants(pid: int, processes: Mapping[int, Process]) -> list[int]:
     """Children, their children, and so on, the nearest first."""
     family = [pid]

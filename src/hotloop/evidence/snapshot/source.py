@@ -4,9 +4,17 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 from collections.abc import Sequence
 
-from hotloop.evidence.analyze.source import Module, SourceFiles, own_parts, path_to, runs_python
+from hotloop.evidence.analyze.source import (
+    Function,
+    Loop,
+    Module,
+    SourceFiles,
+    dotted,
+    path_to,
+)
 
 COUNTING_CALLS = frozenset({"range", "count", "repeat"})
 WAITING_CALLS = frozenset(
@@ -17,6 +25,15 @@ TRIED_CALLS = frozenset(
     {"get", "recv", "connect", "acquire", "create_connection", "get_nowait", "urlopen", "request", "open"}
 )
 """What a loop tries again until it does not fail."""
+VALIDATING_FUNCTION = re.compile(
+    r"(?:^|_)(?:(?:validat|eval)\w*|(?:test|valid|val)(?:_(?:epoch|one_epoch|loop|step|model|set|pass))?)$", re.I
+)
+VALIDATION_DATA = re.compile(
+    r"(?:^|_)(?:val|valid|validation|eval|test|held_?out|dev)(?:_|$)|(?:val|test)_?loader", re.I
+)
+MAKES_GRADIENTS = ("backward", "autograd.grad")
+NO_GRADIENTS = re.compile(r"no_grad|inference_mode|\.eval\(\)")
+Scope = ast.Module | ast.FunctionDef | ast.AsyncFunctionDef
 
 
 class ProcessSource:
@@ -24,6 +41,7 @@ class ProcessSource:
 
     def __init__(self, pid: int) -> None:
         self._files = SourceFiles(base=f"/proc/{pid}/root")
+        self._before: dict[tuple[str, int], bool] = {}
 
     def _module(self, file: str) -> Module | None:
         return self._files.module(file.lstrip(os.sep))
@@ -35,10 +53,40 @@ class ProcessSource:
             return None
         return module.lines[line - 1].strip() or None
 
-    def runs_python(self, file: str, line: int) -> bool:
-        """Whether the line certainly runs no operator of torch."""
-        module = self._module(file)
-        return module is not None and (runs_python(module, line) is True or _reads_elements(module, line))
+    def is_before_training(self, file: str, line: int) -> bool:
+        """Whether gradients are computed only later in the function that the line is in, as far as its file shows."""
+        if (file, line) not in self._before:
+            self._before[file, line] = self._find_training(file, line)
+        return self._before[file, line]
+
+    def _find_training(self, file: str, line: int) -> bool:
+        module, scope, path = self._around(file, line)
+        trainers = [node.name for node in ast.walk(module.tree) if isinstance(node, Function) and _lines_of(node.body)]
+        lines = _lines_of(scope.body, trainers)
+        end = max([line, *(node.end_lineno or line for node in path if isinstance(node, Loop))])
+        return min(lines, default=0) > end
+
+    def validates_at(self, file: str, line: int, function: str) -> bool:
+        """Whether the line is in a function, or a loop over data, that is named as validation; without gradients."""
+        _, scope, path = self._around(file, line)
+        is_named = VALIDATING_FUNCTION.search(function) is not None or any(
+            VALIDATION_DATA.search(name)
+            for node in path
+            if isinstance(node, ast.For)
+            for name in re.findall(r"\w+", ast.unparse(node.iter))
+        )
+        return is_named and NO_GRADIENTS.search(ast.unparse(scope)) is not None
+
+    def _around(self, file: str, line: int) -> tuple[Module, Scope, list[ast.stmt]]:
+        """The file, its innermost function around the line, or all of it, and the statements around the line in that;
+        nothing of a file that cannot be read."""
+        module = self._module(file) or Module(lines=(), tree=ast.Module(body=[], type_ignores=[]))
+        scope: Scope = module.tree
+        path = path_to(module.tree, line)
+        for at, node in enumerate(path):
+            if isinstance(node, Function):
+                scope, path = node, path[at + 1 :]
+        return module, scope, path
 
     def is_waiting_loop(self, file: str, line: int) -> bool:
         """Whether the line is in a loop that does nothing but wait: its body only sleeps, passes, prints or tests."""
@@ -74,12 +122,16 @@ class ProcessSource:
         return False
 
 
-def _reads_elements(module: Module, line: int) -> bool:
-    """Whether the line reads a tensor's elements one by one, in a loop inside another."""
-    path = path_to(module.tree, line)
-    loops = [node for node in path if isinstance(node, ast.For)]
-    nodes = [node for part in own_parts(path[-1]) for node in ast.walk(part)] if path else []
-    return len(loops) > 1 and any(_calls_one_of(node, frozenset({"item"})) for node in nodes)
+def _lines_of(body: Sequence[ast.stmt], trainers: Sequence[str] = ()) -> list[int]:
+    """Lines that compute gradients or call one of ``trainers``, but for those in functions that are defined there."""
+    return [
+        node.lineno
+        for statement in body
+        if not isinstance(statement, (*Function, ast.ClassDef))
+        for node in ast.walk(statement)
+        if isinstance(node, ast.Call) and (name := dotted(node.func) or "")
+        if name.endswith(MAKES_GRADIENTS) or name.rpartition(".")[2] in trainers
+    ]
 
 
 def _names_rank(name: str) -> bool:

@@ -8,7 +8,6 @@ code in it can run; the limits that the process sets for itself bound all other 
 from __future__ import annotations
 
 import json
-import pickle
 import re
 import resource
 import sys
@@ -18,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
@@ -42,6 +41,8 @@ from hotloop.core.memory_snapshot import (
 )
 from hotloop.core.trace import TraceNote
 
+from .plain_pickle import load_plain
+
 _LARGEST_BLOCKS = 50
 _LONGEST_NAME = 2000
 
@@ -56,38 +57,13 @@ def main() -> None:
         resource.setrlimit(kind, (allowed, allowed))
     told: dict[str, Any]
     try:
-        file, notes = summarize_snapshot(_load_plain(path), path.name)
+        file, notes = summarize_snapshot(load_plain(path), path.name)
         told = {"file": to_plain(file), "notes": to_plain(notes)}
     except HotloopError as error:
         told = {"error": str(error)}
     except MemoryError:
         told = {"error": f"{path} was not read: it needs more than {memory_bytes >> 20} MiB of memory."}  # words: ok
     print(json.dumps(told))
-
-
-class _PlainUnpickler(pickle.Unpickler):
-    """Knows only numbers, text and containers."""
-
-    def find_class(self, module: str, name: str) -> NoReturn:
-        raise RecordingError(f"it loads {module}.{name}, which can run code; do not load this file with pickle")
-
-    def persistent_load(self, pid: Any) -> NoReturn:
-        raise RecordingError("it refers to an object outside of it, which memory snapshots never do")
-
-
-def _load_plain(path: Path) -> object:
-    try:
-        with path.open("rb") as file:
-            return _PlainUnpickler(file).load()
-    except (RecordingError, OSError) as error:
-        raise RecordingError(f"{path} was not read: {error}.") from None
-    except MemoryError:
-        raise
-    except Exception as error:  # damage may raise nearly any of them
-        first_line = " ".join(str(error).split())[:200]
-        raise RecordingError(
-            f"{path} is not a complete pickle of plain values: {type(error).__name__}: {first_line}."
-        ) from None
 
 
 # What made an allocation, by its stack. Only frames of torch and of libraries whose code is known are evidence; the

@@ -156,9 +156,6 @@ def rank_remedies(held: MemoryFailure, known: MemorySituation) -> list[MemoryRem
         parts = (held.parameter_bytes, gradients, state)
         whole = None if None in parts else sum(part or 0 for part in parts) * others
         offer("fsdp2", whole)
-    if held.device != "cpu":
-        offer("activation-offload", rest)
-        offer("optimizer-state-offload", state)
     return sorted(found, key=lambda remedy: remedy.worth)
 
 

@@ -3,30 +3,19 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from hotloop.core.benchmarks import Row
 from hotloop.core.errors import UsageError
-from hotloop.core.findings import Value
 from hotloop.core.link_choice import WayChoice
-from hotloop.core.link_fit import LinkFit, bus_factor, fit_link, format_byte_rate
+from hotloop.core.link_fit import LinkFit, bus_factor, fit_link
 
 SIZES = tuple(1 << shift for shift in range(10, 27, 2))
 """1 KiB to 64 MiB, each four times the previous one."""
 MOST_RANKS = 64
 """Ranks of one host, started by --ranks."""
-SLOW_PAIR_RATIO = 0.5
-"""A pair below this part of what the quickest quarter of its kind reaches, or with a latency as much above theirs, is
-slow. A choice: pairs of one kind differ by some percent, a cable or a hop that is wrong by a factor."""
-SLOW_LOCAL_RATIO = 0.25
-"""The same for pairs of one host over gloo: through its memory, on cores that others use too. Four ranks on two cores
-with 25 runnable processes differed by a factor of 2 (2026-11-23, three runs)."""
-LEAST_SLOW_NS = 100_000.0
-"""The least difference of latencies that counts: on busy cores, less means nothing."""
-FEWEST_PAIRS = 3
-"""Pairs of one kind."""
 POOR_FIT_RATIO = 0.5
 """Where a time is further from the line, sizes between the measured ones are not forecast well."""
 
@@ -134,82 +123,6 @@ def tabulate_fits(fits: Mapping[str, LinkFit | None], ranks: int) -> list[Row]:
     ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PairLink:
-    """One way between two ranks."""
-
-    first: int
-    second: int
-    latency_ns: float
-    bytes_per_s: float
-    is_slow: bool
-
-
-def judge_pairs(answer: Mapping[str, Any]) -> tuple[PairLink, ...]:
-    """Every pair that was timed. Pairs on one host and pairs between hosts are two kinds, each judged by itself: one
-    rank with a slow link makes most pairs of three or four ranks slow, so the quickest quarter is the measure."""
-    large, hosts = answer["pair_bytes"]["large"], answer["hosts"]
-    kinds: dict[bool, list[Mapping[str, Any]]] = {}
-    for pair in answer["pairs"]:
-        kinds.setdefault(hosts[pair["first"]] == hosts[pair["second"]], []).append(pair)
-    found: list[PairLink] = []
-    for is_local, pairs in kinds.items():
-        ratio = SLOW_LOCAL_RATIO if is_local and answer["backend"] == "gloo" else SLOW_PAIR_RATIO
-        quick = (len(pairs) - 1) // 4
-        large_ns = sorted(pair["large_ns"] for pair in pairs)[quick]
-        small_ns = sorted(pair["small_ns"] for pair in pairs)[quick]
-        for pair in pairs:
-            is_late = pair["small_ns"] > max(small_ns / ratio, small_ns + LEAST_SLOW_NS)
-            found.append(
-                PairLink(
-                    first=pair["first"],
-                    second=pair["second"],
-                    latency_ns=pair["small_ns"],
-                    bytes_per_s=large / pair["large_ns"] * 1e9,
-                    is_slow=len(pairs) >= FEWEST_PAIRS and (large_ns < ratio * pair["large_ns"] or is_late),
-                )
-            )
-    return tuple(sorted(found, key=lambda link: (link.first, link.second)))
-
-
-def tabulate_pairs(links: Sequence[PairLink], hosts: Sequence[str]) -> list[Row]:
-    def row(link: PairLink) -> Row:
-        found: dict[str, Value] = {"ranks": f"{link.first} and {link.second}"}
-        if len(set(hosts)) > 1:
-            found["hosts"] = " and ".join(dict.fromkeys((hosts[link.first], hosts[link.second])))
-        return found | {
-            "one_way_ns": round(link.latency_ns),
-            "rate_bytes_per_s": round(link.bytes_per_s),
-            "slow": link.is_slow,
-        }
-
-    return [row(link) for link in links]
-
-
-def describe_slow_pairs(links: Sequence[PairLink], hosts: Sequence[str]) -> str | None:
-    """Which pair is slow, or which rank where all of its pairs are and no other; None where none is."""
-    slow = [link for link in links if link.is_slow]
-    if not slow:
-        return None
-    others = [link.bytes_per_s for link in links if not link.is_slow]
-    usual = f"{format_byte_rate(statistics.median(others))} between the others" if others else "all are slow"
-    for rank in range(len(hosts)):
-        own = [link for link in links if rank in (link.first, link.second)]
-        if len(own) > 1 and set(own) == set(slow):
-            rates = sorted(link.bytes_per_s for link in own)
-            return (
-                f"all pairs of rank {rank} ({hosts[rank]}) are slow: {format_byte_rate(rates[0])} to "
-                f"{format_byte_rate(rates[-1])}, {usual}; check its cable, its port and its host's load"
-            )
-    worst = min(slow, key=lambda link: (link.bytes_per_s, -link.latency_ns))
-    where = " and ".join(dict.fromkeys((hosts[worst.first], hosts[worst.second])))
-    more = f", and {len(slow) - 1} more pair{'s' if len(slow) > 2 else ''}" if len(slow) > 1 else ""
-    return (
-        f"ranks {worst.first} and {worst.second} ({where}) are slow{more}: {format_byte_rate(worst.bytes_per_s)} and "
-        f"{worst.latency_ns / 1e3:.0f} µs one way, {usual}"
-    )
-
-
 def tabulate_gradients(answer: Mapping[str, Any]) -> list[Row]:
     """The exchange of the recorded buckets, with nothing else to do; no row where none were given."""
     found = answer.get("gradients")
@@ -264,8 +177,6 @@ def collect_notes(answer: Mapping[str, Any], fits: Mapping[str, LinkFit | None])
         least = min(one["bytes"] for one in dropped)
         size = f"{least >> 20} MiB" if least >= 1 << 20 else f"{least >> 10} KiB"
         notes.append(f"{len(dropped)} messages of {size} or more did not fit into --budget")
-    if answer["pairs_left"]:
-        notes.append(f"{answer['pairs_left']} pairs of ranks did not fit into --budget")
     notes.append(
         "times are those of the slowest rank; bandwidths and fits use the shortest time; bus bandwidth uses "
         "nccl-tests' formula"

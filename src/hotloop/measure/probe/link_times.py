@@ -1,4 +1,4 @@
-"""One rank of ``hotloop bench comm``: times collectives, pairs of ranks and an exchange of gradients.
+"""One rank of ``hotloop bench comm``: times collectives and an exchange of gradients.
 
 It runs with torch.distributed's variables (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT), or with the ``store`` of the
 request for ranks of one host. Rank 0 reports what was measured.
@@ -25,12 +25,8 @@ TIMED_NS = 4_000_000
 """Short calls are timed several in a row, about this long."""
 MOST_CALLS = 64
 LEAST_BLOCKS, MOST_BLOCKS = 3, 30
-PAIRS_RATIO = 0.3
-"""Part of the budget for pairs of ranks; the same for the exchange of gradients."""
-SMALL_ROUNDS, LARGE_ROUNDS, PAIR_PASSES = 5, 2, 3
-SMALL_BYTES = 1024
-MOST_LARGE_NS = 100_000_000
-"""The large message of a pair takes no longer, by what an all-reduce took."""
+GRADIENTS_RATIO = 0.3
+"""Part of the budget for the exchange of gradients."""
 HOST_BYTES = 256
 TIMEOUT_S = 120.0
 
@@ -96,8 +92,7 @@ def measure(request: Mapping[str, Any]) -> dict[str, Any]:
     try:
         ranks = LinkGroup(backend, device)
         answer: dict[str, Any] = {"hosts": list_hosts(ranks), **time_collectives(ranks, request)}
-        answer |= time_pairs(ranks, request["budget_s"] * PAIRS_RATIO, answer["cells"])
-        answer["gradients"] = time_gradients(ranks, request.get("buckets") or (), request["budget_s"] * PAIRS_RATIO)
+        answer["gradients"] = time_gradients(ranks, request.get("buckets") or (), request["budget_s"] * GRADIENTS_RATIO)
     finally:
         dist.destroy_process_group()
     if rank != 0:
@@ -194,78 +189,6 @@ def make_call(name: str, size_bytes: int, ranks: LinkGroup) -> Callable[[], obje
         "broadcast": lambda: dist.broadcast(whole, src=0),
     }
     return made[name]
-
-
-# ---- pairs
-
-
-def time_pairs(ranks: LinkGroup, budget_s: float, cells: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """One way between every two ranks, one pair at a time: ns of a small message and of a large one."""
-    order = pair_order(ranks.size)
-    calls = 2 * PAIR_PASSES * (1 + LARGE_ROUNDS)
-    large_bytes = choose_large(cells, min(MOST_LARGE_NS, 0.5 * budget_s * 1e9 / max(1, len(order)) / calls))
-    least: dict[tuple[int, int], tuple[float, float]] = {}
-    limit_ns = ranks.spent_ns + budget_s * 1e9
-    # Several passes: what else runs on a machine disturbs a pair in one of them.
-    for number in range(PAIR_PASSES):
-        for first, second in order if number == 0 else list(least):
-            if least and ranks.spent_ns > (limit_ns if number else limit_ns - 0.5 * budget_s * 1e9):
-                break
-            small_ns = time_pair(ranks, first, second, SMALL_BYTES, SMALL_ROUNDS)
-            large_ns = time_pair(ranks, first, second, large_bytes, LARGE_ROUNDS)
-            before = least.get((first, second), (small_ns, large_ns))
-            least[first, second] = min(small_ns, before[0]), min(large_ns, before[1])
-    found = [
-        {"first": first, "second": second, "small_ns": small_ns, "large_ns": large_ns}
-        for (first, second), (small_ns, large_ns) in least.items()
-    ]
-    return {
-        "pairs": found,
-        "pairs_left": len(order) - len(found),
-        "pair_bytes": {"small": SMALL_BYTES, "large": large_bytes},
-    }
-
-
-def choose_large(cells: Sequence[Mapping[str, Any]], wanted_ns: float) -> int:
-    """Bytes that take about this long, by the longest all-reduce that was timed: a power of two, 64 KiB to 16 MiB."""
-    timed = [cell for cell in cells if cell["collective"] == "all-reduce"] or list(cells)
-    if not timed:
-        return 1 << 20
-    largest = max(timed, key=lambda cell: cell["bytes"])
-    wanted = largest["bytes"] / max(1.0, min(largest["times_ns"])) * wanted_ns
-    return 1 << max(16, min(24, int(wanted).bit_length()))
-
-
-def pair_order(size: int) -> list[tuple[int, int]]:
-    """Every pair once; ranks take turns, so that a budget that ends early has seen all of them (circle method).
-
-    >>> pair_order(4)
-    [(0, 3), (1, 2), (0, 2), (1, 3), (0, 1), (2, 3)]
-    """
-    seats: list[int | None] = [*range(size), *([None] if size % 2 else [])]
-    found = []
-    for _ in range(len(seats) - 1):
-        for left, right in zip(seats[: len(seats) // 2], reversed(seats), strict=False):
-            if left is not None and right is not None:
-                found.append((min(left, right), max(left, right)))
-        seats = [seats[0], seats[-1], *seats[1:-1]]
-    return found
-
-
-def time_pair(ranks: LinkGroup, first: int, second: int, size_bytes: int, rounds: int) -> float:
-    """ns of one way: half of a round trip, the least of several rounds after one to connect; the others wait."""
-    data = torch.zeros(max(1, size_bytes // 4), device=ranks.device)
-
-    def there_and_back() -> None:
-        if ranks.rank == first:
-            dist.send(data, dst=second)
-            dist.recv(data, src=second)
-        elif ranks.rank == second:
-            dist.recv(data, src=first)
-            dist.send(data, dst=first)
-
-    taken = [ranks.time_ns(there_and_back, 1) for _ in range(1 + rounds)]
-    return min(taken[1:]) / 2
 
 
 # ---- gradients

@@ -126,7 +126,6 @@ def trace_steps(request: Mapping[str, Any]) -> dict[str, Any]:
         "peaks": ledger.peaks(least_step=1),
         "params": sum(one.numel() for one in model.parameters()),
         "trained_params": sum(one.numel() for one in model.parameters() if one.requires_grad),
-        "block": describe_blocks(blocks),
         "notes": list(dict.fromkeys(notes)),
     }
 
@@ -246,14 +245,6 @@ def name_positions(blocks: Sequence[torch.nn.Module]) -> dict[int, str]:
     """id of each block -> first, middle or last."""
     last = len(blocks) - 1
     return {id(one): "first" if not i else "last" if i == last else "middle" for i, one in enumerate(blocks)}
-
-
-def describe_blocks(blocks: tuple[str, Any] | None) -> dict[str, Any] | None:
-    if blocks is None:
-        return None
-    name, container = blocks
-    params = sum(one.numel() for one in container[0].parameters())
-    return {"name": name, "class_name": type(container[0]).__name__, "count": len(container), "params": params}
 
 
 # ---- what operators of the CPU allocate and fake tensors do not tell (oneDNN)

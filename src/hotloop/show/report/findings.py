@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from hotloop.core.findings import Finding, Fix, Kind, Numerics, Safety, Saving, Severity, Value
+from hotloop.core.findings import Bound, Finding, Fix, Kind, Numerics, Safety, Saving, Severity, Value
 from hotloop.core.report import Report
 from hotloop.show.report.document import Card, Command, Interval, Pairs, Paragraph, Place, Row, Section, write
 
@@ -103,6 +103,21 @@ def describe_forecast(finding: Finding) -> str | None:
     both = finding.rule_saving
     together = "" if both is None else f"; with every fix of {clean(finding.rule)} {format_forecast(both)}"
     return format_forecast(finding.saving) + together
+
+
+def describe_bound(bound: Bound) -> str:
+    """What taking the cost away saves, or why that was not measured.
+
+    >>> from hotloop.core.findings import Basis
+    >>> saving = Saving(low_ratio=0.0, mid_ratio=0.01, high_ratio=0.03, basis=Basis.BOUNDED)
+    >>> describe_bound(Bound(ablation="no-gc", saving=saving, pairs=4, reason="nothing is collected"))
+    'leaving this out saves 0.0–3.0% (4 pairs; cannot tell it from 0; nothing is collected)'
+    """
+    saving, reason = bound.saving, clean(bound.reason)
+    if saving is None:
+        return f"{UNKNOWN}: {reason}"
+    notes = [f"{bound.pairs} pairs", *(["cannot tell it from 0"] if saving.low_ratio <= 0 else []), reason]
+    return f"leaving this out saves {format_range(saving.low_ratio, saving.high_ratio)} ({'; '.join(notes)})"
 
 
 def describe_stake(findings: Sequence[Finding]) -> str | None:
@@ -312,6 +327,8 @@ def _describe_rows(finding: Finding, history: str | None, manuals: Mapping[str, 
         rows.append(Row(label="could save" if opportunity else "fix saves", content=write(forecast), leads=True))
     elif finding.cost_ns is not None:
         rows.append(Row(label="fix saves", content=write(describe_no_forecast(finding))))
+    if finding.bound is not None:
+        rows.append(Row(label="bound", content=write(describe_bound(finding.bound)), leads=True))
     if finding.where:
         places = tuple(Place(file=clean(w.file), line=w.line, function=clean(w.function)) for w in finding.where)
         rows.append(Row(label="where", content=places, leads=True))

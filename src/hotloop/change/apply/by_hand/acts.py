@@ -33,6 +33,17 @@ BATCH_SIZE = act_by_hand(
     numerics=Numerics.LOSSY,
 )
 
+CALMER_SCALER = act_by_hand(
+    """Raise `growth_interval` of the GradScaler (torch's default is 2000), or lower `growth_factor`: each time the
+    scaler doubles its factor beyond the range that the gradients allow, a full step is computed and thrown away. With
+    an interval of 2, up to every third step is lost; with 2000, one in 2001. Or clip the gradients after `unscale_`.
+    The optimizer then takes steps that it skipped before. Advised by `loss-scaler-overhead`.""",
+    id="calmer-scaler",
+    summary="set the GradScaler so that it skips fewer steps",
+    effort="easy",
+    numerics=Numerics.LOSSY,
+)
+
 CUDA_GRAPHS = act_by_hand(
     """Compile with `torch.compile(model, mode="reduce-overhead")`, or capture the step with
     `torch.cuda.graphs.make_graphed_callables`. Shapes and addresses must stay the same from step to step, and no step

@@ -1,4 +1,4 @@
-"""A vector <-> small integers with one scale per block of 1,024, and integers <-> packed bits.
+"""A vector <-> small integers with one scale per block of 1,024.
 
 A block's largest magnitude becomes the largest integer, everything else is rounded to the nearest (ties to even), so
 that no element is off by more than half a scale. Zero stays zero. A block that holds inf or NaN comes back as NaN
@@ -16,11 +16,6 @@ BLOCK_COUNT = 1024
 PIECE_COUNT = 1 << 18
 """Elements that a CPU works on at a time, a multiple of BLOCK_COUNT: 26 million took 25 ms in such pieces and 61 ms in
 pieces of 2**20 (one thread of an AMD EPYC, least of 4, 2026-11-23)."""
-
-
-def levels_of(num_bits: int) -> int:
-    """The largest integer with this many bits, including its sign: 127 for 8, 1 for 2."""
-    return (1 << (num_bits - 1)) - 1
 
 
 def blocks_of(count: int) -> int:
@@ -48,28 +43,6 @@ def dequantize(codes: torch.Tensor, scales: torch.Tensor, values: torch.Tensor) 
     """Write what ``quantize`` rounded to into ``values`` ([n], of the scales' dtype)."""
     for elements, blocks, shape in _pieces(values):
         torch.mul(codes[elements].view(shape), scales[blocks].unsqueeze(1), out=values[elements].view(shape))
-
-
-def pack_bits(codes: torch.Tensor, num_bits: int) -> torch.Tensor:
-    """Integers of 2, 4 or 8 bits (int8, [n]) -> uint8, [ceil(n * num_bits / 8)]."""
-    if num_bits == 8:
-        return codes.view(torch.uint8)
-    per_byte = 8 // num_bits
-    padded = torch.zeros(-(-codes.numel() // per_byte), per_byte, dtype=torch.uint8, device=codes.device)
-    padded.view(-1)[: codes.numel()] = codes + levels_of(num_bits)
-    return (padded << _shifts(num_bits, codes.device)).sum(dim=1, dtype=torch.uint8)
-
-
-def unpack_bits(packed: torch.Tensor, num_bits: int, count: int) -> torch.Tensor:
-    """The other way round: int8, [count]."""
-    if num_bits == 8:
-        return packed.view(torch.int8)
-    codes = (packed.unsqueeze(1) >> _shifts(num_bits, packed.device)) & ((1 << num_bits) - 1)
-    return codes.reshape(-1)[:count].to(torch.int8) - levels_of(num_bits)
-
-
-def _shifts(num_bits: int, device: torch.device) -> torch.Tensor:
-    return torch.arange(0, 8, num_bits, dtype=torch.uint8, device=device)
 
 
 def _pieces(values: torch.Tensor) -> Iterator[tuple[slice, slice, tuple[int, int]]]:

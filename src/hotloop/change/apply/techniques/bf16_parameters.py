@@ -6,9 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hotloop.core.findings import Numerics, Safety, Value
-from hotloop.core.strategy import Strategy
+from hotloop.core.findings import Numerics, Safety
 from hotloop.core.techniques import Applied, Context, Effect, MemorySaving, NotApplicable, Setting, Stage, Technique
+
+SAVED_BYTES = 2
+"""Saving for each weight and its gradient, without optimizer state: 8 bytes in float32."""
 
 
 class Bf16Parameters(Technique):
@@ -19,42 +21,35 @@ class Bf16Parameters(Technique):
     runs under autocast. The gradients and optimizer state of these weights are bfloat16 too. Biases, normalizations,
     recurrent layers, parametrized weights and buffers stay float32.
 
-    bfloat16 loses small updates, namely those below a 512th of the weight. The setting `weights` determines how they
-    are treated. `compensated` keeps the lower half of every weight's float32 value in the optimizer's state, and loses
-    no update. `stochastic` rounds up or down at random, with its own random bits, and is right on average. `nearest`
-    loses these updates. With AdamW, a float32 weight takes 16 bytes (weight, gradient, two moments), a compensated
-    weight 10, and a stochastic or nearest weight 8; `state = "float32"` adds 4. Except with `nearest`, each step runs
-    the optimizer's own code on float32 copies, about 4 million weights at a time, and rounds bfloat16 state at random.
+    bfloat16 loses small updates, namely those below a 512th of the weight. The technique therefore keeps the lower half
+    of every weight's float32 value in the optimizer's state, and loses no update. With AdamW, a float32 weight takes 16
+    bytes (weight, gradient, two moments), and a weight under this technique 10; `state = "float32"` adds 4. Each step
+    runs the optimizer's own code on float32 copies, about 4 million weights at a time, and rounds bfloat16 state at
+    random.
 
     ## When it helps
     It helps if memory is short, or if reading weights takes longer than computing with them: with small batches, large
-    embeddings or wide layers. Autocast keeps float32 weights and makes bfloat16 copies of them in every forward. A 10
-    million parameter transformer entirely in bfloat16 took 133 CPU-ms per step, compared with 169 under autocast, on a
-    core with AMX (torch 2.13, n = 7, interleaved; `nearest`); this technique saves less, because part of the model
-    stays float32.
+    embeddings or wide layers. Autocast keeps float32 weights and makes bfloat16 copies of them in every forward.
 
     The finer updates cost a fixed time per step, whatever the batch size. With fused AdamW on one core (avx512_bf16)
-    and only 512 tokens per step, the same transformer took, relative to autocast, 0.97 [0.95, 0.99] of the time with
-    `nearest`, 1.17 [1.12, 1.23] with `compensated` and float32 state, 1.60 [1.53, 1.66] with `compensated` and bfloat16
-    state, and 1.49 [1.46, 1.52] with `stochastic` (n = 8). On a CPU, use float32 state and larger batches. The
-    technique has not been measured on a GPU yet.
+    and only 512 tokens per step, a 10 million parameter transformer took, relative to autocast, 1.17 [1.12, 1.23] of
+    the time with float32 state, and 1.60 [1.53, 1.66] with bfloat16 state (n = 8). On a CPU, use float32 state and
+    larger batches. The technique has not been measured on a GPU yet.
 
     ## When it does not
     It does not apply to models that are already wrapped in DistributedDataParallel or FSDP (pass the model before you
-    wrap it), to LBFGS, to models in another dtype, or under the script's own autocast. Except with `nearest`, it needs
-    one of torch's elementwise optimizers that is not `capturable`; `nearest` needs an optimizer without state. It does
+    wrap it), to LBFGS, to models in another dtype, or under the script's own autocast. It needs one of torch's
+    elementwise optimizers that is not `capturable`. It does
     not apply to models of which an `AveragedModel`, or another module that holds a copy, already exists, because torch
     cannot average both dtypes. Code outside the model that uses a weight (a loss that multiplies by
     `model.head.weight`) gets bfloat16. From then on, the model's checkpoints hold bfloat16 weights, and the optimizer's
-    hold the lower halves, if there are any.
+    hold the lower halves.
 
     ## Numerics
     Lossy: operators compute in bfloat16, as under autocast, and micro-batch gradients are summed in it. For a small
     language model trained for 1,000 steps with a falling learning rate, the mean loss of the last 100 steps was 0.2629
-    in float32 and under autocast, 0.2629 with `compensated`, 0.2635 with `stochastic` and 0.2967 with `nearest` (2
-    seeds). Over 300 steps, `nearest` leaves the range of 5 float32 seeds (1.806 in steps 50 to 100; the range is 1.768
-    to 1.793, and the same seeds in float32 give 1.788); `compensated` (1.788) and `stochastic` (1.788) stay in the
-    range. With `nearest`, compare the loss curve over the entire run, above all at the end.
+    in float32 and under autocast, and 0.2629 with this technique (2 seeds). Over 300 steps, the loss (1.788) stays in
+    the range of 5 float32 seeds (1.768 to 1.793).
     """
 
     id = "bf16-parameters"
@@ -65,7 +60,7 @@ class Bf16Parameters(Technique):
     is_probed = True
     memory = MemorySaving(what="half the size of weights, gradients and optimizer state")
     treats = ("full-precision", "memory-pressure")
-    conflicts = ("bf16-autocast", "fp16-autocast")
+    conflicts = ("bf16-autocast", "fp16-autocast", "zero-optimizer")
     settings = (
         Setting(
             name="least_elements",
@@ -76,34 +71,13 @@ class Bf16Parameters(Technique):
             help="keep parameters with fewer elements in float32",
         ),
         Setting(
-            name="weights",
-            kind=str,
-            default="compensated",
-            choices=("compensated", "stochastic", "nearest"),
-            help="how an update's lower 16 bits are treated: kept alongside the weight, rounded stochastically, or "
-            "dropped",
-        ),
-        Setting(
             name="state",
             kind=str,
             default="bfloat16",
             choices=("bfloat16", "float32"),
-            help="dtype of the optimizer's state; bfloat16 is rounded stochastically unless weights is 'nearest'",
+            help="dtype of the optimizer's state; bfloat16 is rounded stochastically",
         ),
     )
-
-    def check(self, settings: Mapping[str, Value], strategy: Strategy) -> str | None:
-        if _is_plain(settings):
-            return None
-        for other in ("optimizer-state-offload", "zero-optimizer"):
-            if strategy.get(other) is not None:
-                return (
-                    f"weights is {settings['weights']!r}: with it, updates run in float32 on a few tensors at a time, "
-                    "which "
-                    f"is impossible inside {other}; remove one of the two, or set weights = 'nearest' and state = "
-                    "'bfloat16'"
-                )
-        return None
 
     def change_model(self, model: Any, settings: Mapping[str, Any], context: Context) -> Effect:
         import torch
@@ -111,7 +85,7 @@ class Bf16Parameters(Technique):
         from hotloop.change.apply.narrow_updates import join_float32, split_float32
         from hotloop.change.apply.precision import autocast_forward, autocast_part, device_of, why_not_autocast
 
-        why = why_not_autocast(model, None) or _why_not(model, settings, context)
+        why = why_not_autocast(model, None) or _why_not(model, context)
         if why is not None:
             return NotApplicable(why=why)
         device = device_of(model)
@@ -135,13 +109,8 @@ class Bf16Parameters(Technique):
             if reason:
                 context.report(self.id, NotApplicable(why=f"reverted: the forward failed: {reason}"))
 
-        def settle() -> None:
-            """The first forward has shown that the model tolerates it: only the updates may still want the rests."""
-            if settings["weights"] != "compensated":
-                rests.clear()
-
         ours = {id(p) for p in chosen}
-        undo_forwards = [autocast_forward(model, torch.bfloat16, back, settle=settle)]
+        undo_forwards = [autocast_forward(model, torch.bfloat16, back)]
         undo_forwards += [
             autocast_part(part, device, torch.bfloat16, back)
             for part in model.modules()
@@ -152,7 +121,7 @@ class Bf16Parameters(Technique):
         for optimizer in context.optimizers():
             if optimizer in memory.get("asked", ()):  # it was used before this model was
                 context.report(self.id, self._attach(optimizer, settings, context))
-        bytes_count = sum(p.numel() for p in chosen) * _saved_bytes(settings)
+        bytes_count = sum(p.numel() for p in chosen) * SAVED_BYTES
         return Applied(
             text="{matrices} weight matrices in bfloat16 ({saved_mib:.1f} MiB less with gradients), "
             "forward under autocast({device!r}, bfloat16), outputs in float32",
@@ -170,16 +139,16 @@ class Bf16Parameters(Technique):
         """Make its updates of weights that were cast as fine as the settings ask for; take the cast back if not."""
         import torch
 
-        from hotloop.change.apply.narrow_updates import NarrowUpdates
+        from hotloop.change.apply.narrow_updates import NarrowUpdates, why_not_narrow
 
         memory = context.memory(self.id)
         taken: set[int] = memory.setdefault("taken", set())
         held = {id(p) for group in optimizer.param_groups for p in group["params"]}
         casts = [one for one in memory.get("cast", ()) if any(id(p) in held for p in one.parameters)]
         mine = [p for one in casts for p in one.parameters if id(p) in held and p.dtype == torch.bfloat16]
-        if not mine or _is_plain(settings):
+        if not mine:
             return None
-        why = _why_not_step(optimizer)
+        why = why_not_narrow(optimizer)
         if why is None and any(id(p) in taken for p in mine):
             why = "another optimizer updates the same weights"
         if why is not None:
@@ -187,10 +156,8 @@ class Bf16Parameters(Technique):
                 one.back()
             return NotApplicable(why=f"reverted: {why}")
         rests = {id(p): one.rests.pop(id(p)) for one in casts for p in one.parameters if id(p) in one.rests}
-        if settings["weights"] != "compensated":
-            rests.clear()
         dtype = torch.bfloat16 if settings["state"] == "bfloat16" else torch.float32
-        updates = NarrowUpdates(optimizer, mine, rests, weights=settings["weights"], state_dtype=dtype)
+        updates = NarrowUpdates(optimizer, mine, rests, dtype)
         taken.update(id(p) for p in mine)
 
         def undo() -> None:
@@ -199,13 +166,16 @@ class Bf16Parameters(Technique):
                 one.rests.update({id(p): left[id(p)] for p in one.parameters if id(p) in left})
             taken.difference_update(id(p) for p in mine)
 
-        kept = f"weights kept {_KEPT[settings['weights']]}, state in {{state}}"
-        text = f"updates of {{matrices}} weight matrices in float32, {kept}"
+        text = (
+            "updates of {matrices} weight matrices in float32, weights kept with their lower halves, state in {state}"
+        )
         return Applied(text=text, values={"matrices": len(mine), "state": settings["state"]}, undo=undo)
 
 
-def _why_not(model: Any, settings: Mapping[str, Any], context: Context) -> str | None:
+def _why_not(model: Any, context: Context) -> str | None:
     from torch.nn.parallel import DistributedDataParallel
+
+    from hotloop.change.apply.narrow_updates import why_not_narrow
 
     if isinstance(model, DistributedDataParallel):
         return "DistributedDataParallel already created its float32 buckets; pass the model before it is wrapped"
@@ -221,11 +191,7 @@ def _why_not(model: Any, settings: Mapping[str, Any], context: Context) -> str |
             continue
         if type(optimizer).__name__ == "LBFGS":
             return "LBFGS needs one dtype for all parameters"
-        if _is_plain(settings):
-            if any(optimizer.state.get(p) for p in held):
-                return f"{type(optimizer).__name__} already has float32 state"
-            continue
-        why = _why_not_step(optimizer)
+        why = why_not_narrow(optimizer)
         if why is not None:
             return why
     return None
@@ -253,13 +219,6 @@ def _find_holder_of_copy(model: Any) -> str | None:
         if [p.shape for p in held[0].parameters()] == shapes:
             return type(one).__name__
     return None
-
-
-def _why_not_step(optimizer: Any) -> str | None:
-    from hotloop.change.apply.narrow_updates import why_not_narrow
-
-    why = why_not_narrow(optimizer)
-    return None if why is None else f"{why} (weights = 'nearest' and state = 'bfloat16' leave its step unchanged)"
 
 
 def _weights(model: Any) -> list[Any]:
@@ -292,16 +251,6 @@ def _put(p: Any, value: Any) -> None:
         p.grad = gradient.to(value.dtype)
 
 
-def _is_plain(settings: Mapping[str, Any]) -> bool:
-    """Whether torch's own step does all that is asked for."""
-    return (settings["weights"], settings["state"]) == ("nearest", "bfloat16")
-
-
-def _saved_bytes(settings: Mapping[str, Any]) -> int:
-    """Saving for each weight and its gradient, without optimizer state: 8 bytes in float32."""
-    return 2 if settings["weights"] == "compensated" else 4
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Cast:
     """A model's weights that were cast. ``rests`` by id, until an optimizer takes them."""
@@ -309,10 +258,3 @@ class _Cast:
     parameters: list[Any]
     rests: dict[int, Any]
     back: Callable[[], None]
-
-
-_KEPT = {
-    "compensated": "with their lower halves",
-    "stochastic": "rounded stochastically",
-    "nearest": "rounded to the nearest",
-}

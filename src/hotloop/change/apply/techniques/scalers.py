@@ -1,4 +1,4 @@
-"""calmer-scaler and drop-scaler: a GradScaler that loses fewer steps, or becomes a no-op."""
+"""drop-scaler: a GradScaler that becomes a no-op."""
 
 from __future__ import annotations
 
@@ -10,63 +10,6 @@ from hotloop.core.analysis import Analysis
 from hotloop.core.findings import Numerics, Saving, Value, saving_of_removal
 from hotloop.core.recording import CLOSED_BY_SCALER_SKIP
 from hotloop.core.techniques import Applied, Context, Effect, NotApplicable, Setting, Stage, Technique
-
-USUAL_INTERVAL = 2000
-"""growth_interval of torch's GradScaler, where the script sets none."""
-
-
-class CalmerScaler(Technique):
-    """
-    ## What it does
-    Sets `growth_interval` on the script's GradScaler when it is created. Without
-    settings, an interval below torch's own 2000 is raised to 2000. A number in the strategy is used as it is, and the
-    report shows the script's own value.
-
-    ## When it helps
-    It helps float16 training that keeps losing steps after its start: each time the scaler doubles its factor beyond
-    the range that the gradients allow, a full step is computed and thrown away. With an interval of 2, up to every
-    third step is lost; with 2000, one in 2001. The rule `loss-scaler-overhead` counts the lost steps.
-
-    ## When it does not
-    bfloat16 and float32 need no scaler at all (`drop-scaler`). The scaler skips some of the first steps to find its
-    factor. Loading a checkpoint restores the interval with
-    which it was saved. Overflows that come from the model itself remain.
-
-    ## Numerics
-    Lossy: the optimizer takes steps that would otherwise be skipped, so training takes another path.
-    """
-
-    id = "calmer-scaler"
-    summary = "set the GradScaler so that it skips fewer steps"
-    numerics = Numerics.LOSSY
-    stage = Stage.LOOP
-    treats = ("loss-scaler-overhead",)
-    conflicts = ("drop-scaler",)
-    settings = (
-        Setting(
-            name="growth_interval",
-            kind=int,
-            default=None,
-            least=1,
-            most=1_000_000_000,
-            help="steps without overflow after which the scale doubles (default: the script's, at least 2000)",
-        ),
-    )
-
-    def change_scaler(self, scaler: Any, settings: Mapping[str, Any], context: Context) -> Effect:
-        if not scaler.is_enabled():
-            return NotApplicable(why="the scaler is disabled")
-        interval, named = scaler.get_growth_interval(), settings["growth_interval"]
-        wanted = max(int(interval), USUAL_INTERVAL) if named is None else int(named)
-        if wanted == interval:
-            return NotApplicable(why=f"growth_interval is already {interval}; set another value")
-        scaler.set_growth_interval(wanted)
-        return Applied(
-            text=f"growth_interval={{growth_interval}} instead of {interval}",
-            values={"growth_interval": wanted},
-            undo=lambda: scaler.set_growth_interval(interval),
-        )
-
 
 TORCHS_OWN = ("torch.amp.grad_scaler", "torch.cuda.amp.grad_scaler", "torch.cpu.amp.grad_scaler")
 
@@ -103,7 +46,7 @@ class DropScaler(Technique):
     numerics_note = ", or lossy if float16 was used"
     stage = Stage.LOOP
     treats = ("loss-scaler-overhead",)
-    conflicts = ("calmer-scaler", "fp16-autocast")
+    conflicts = ("fp16-autocast",)
     settings = (
         Setting(
             name="enabled", kind=bool, default=False, choices=(False,), help="new value of GradScaler(enabled=...)"

@@ -169,7 +169,7 @@ class ZeroOptimizer(Technique):
     memory = MemorySaving(what="optimizer state of the other ranks")
     needs_library = True
     treats = ("memory-pressure",)
-    conflicts = ("fsdp2", "optimizer-state-offload")
+    conflicts = ("fsdp2",)
 
     def change_optimizer(self, optimizer: Any, settings: Mapping[str, Value], context: Context) -> Effect:
         import torch.distributed as dist

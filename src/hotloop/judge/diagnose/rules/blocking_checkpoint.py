@@ -22,7 +22,7 @@ UNJUDGED_RATIO = 0.10
 """From this share of the steps on, saves too few or too uneven to judge are reported as not judged."""
 
 
-@rule("blocking-checkpoint", "the training loop waits while a checkpoint is written")
+@rule("blocking-checkpoint", "the training loop waits while a checkpoint is written", ablation="skip-saves")
 def blocking_checkpoint(analysis: Analysis) -> Finding | Skipped | None:
     """## What it does
     Measures the time that training steps spend in `torch.save` and similar functions.

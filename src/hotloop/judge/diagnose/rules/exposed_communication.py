@@ -99,6 +99,7 @@ FIX_INFERENCE = Fix(technique="overlap-own-collectives", numerics=Numerics.EXACT
     "communication between ranks does not overlap with computation",
     on_trace=exposed_communication_on_trace,
     asks=("hidden-communication",),
+    ablation="skip-exchange",
 )
 def judge_exposed_communication(analysis: Analysis) -> Finding | Skipped | None:
     """

@@ -30,7 +30,7 @@ PEAK_BYTES, PEAK_PART = 200 << 20, 1.2
 """If host memory in validation peaks this far above everything else, validation keeps something, mostly predictions."""
 
 
-@rule("frequent-validation", "validation takes a large part of the run")
+@rule("frequent-validation", "validation takes a large part of the run", ablation="skip-validation")
 def frequent_validation(analysis: Analysis) -> Finding | Skipped | None:
     """## What it does
     Measures the time spent in validation between training steps, and how much less often you would have to validate to

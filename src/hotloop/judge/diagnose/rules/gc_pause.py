@@ -17,7 +17,7 @@ from hotloop.judge.diagnose.measured import (
 )
 
 
-@rule("gc-pause", "Python's garbage collector pauses the training loop")
+@rule("gc-pause", "Python's garbage collector pauses the training loop", ablation="no-gc")
 def gc_pause(analysis: Analysis) -> Finding | None:
     """## What it does
     Measures the pauses of Python's cyclic garbage collector during steps, and separates collections that the program

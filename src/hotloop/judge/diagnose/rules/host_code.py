@@ -30,7 +30,9 @@ BETWEEN = {
 }
 
 
-@rule_of_the_rest("host-code", "your own code takes part of every step, and no other rule explains it")
+@rule_of_the_rest(
+    "host-code", "your own code takes part of every step, and no other rule explains it", ablation="skip-statement"
+)
 def host_code(analysis: Analysis, findings: Sequence[Finding]) -> Sequence[Finding]:
     """## What it does
     Adds up the lines of your own code that no other finding names: metrics, counters, bookkeeping, feeders and
@@ -52,8 +54,9 @@ def host_code(analysis: Analysis, findings: Sequence[Finding]) -> Sequence[Findi
 
     ## When it is wrong
     hotloop does not know whether your training needs the code. The low forecast is therefore 0, and the severity is
-    info, or low if the code takes at least a fifth of the step. A line inside the forward counts only if its source
-    shows that it runs only Python; a line that calls something that may be an operator counts as part of the model.
+    info, or low if the code takes at least a fifth of the step. A line inside the forward or the loss
+    counts only if its source shows that it runs only Python, or if at least a fifth of its function's samples met the
+    interpreter on an instruction that calls nothing; any other line counts as part of the model.
     """
     lead = analysis.lead
     if lead.step_mean_ns <= 0:

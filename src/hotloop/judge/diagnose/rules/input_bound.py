@@ -126,7 +126,13 @@ def _loads_in_main(rank: TraceRank) -> bool | None:
     return False if any("_MultiProcessing" in name for name in iterators) else None
 
 
-@rule("input-bound", "the step waits for the next batch", on_trace=input_bound_on_trace, asks=("no-input-wait",))
+@rule(
+    "input-bound",
+    "the step waits for the next batch",
+    on_trace=input_bound_on_trace,
+    asks=("no-input-wait",),
+    ablation="replay-batches",
+)
 def input_bound(analysis: Analysis) -> Sequence[Finding] | Finding | None:
     """## What it does
     Measures how long the training loop waits inside its DataLoader (`input_wait`), and why: slow samples

@@ -18,7 +18,7 @@ LEAST_ACCOUNTED_RATIO = 0.7
 """Half of 20 stack samples give a share to within about a third (Wilson, 90 %: 0.33 to 0.67)."""
 
 
-@rule("logging-overhead", "the training loop stops to write logs and metrics")
+@rule("logging-overhead", "the training loop stops to write logs and metrics", ablation="skip-statement")
 def logging_overhead(analysis: Analysis) -> Finding | Skipped | None:
     """## What it does
     Measures the time that the training loop spends on logging: printing, files with flush or fsync, scalars and

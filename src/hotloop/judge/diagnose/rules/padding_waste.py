@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import re
+
 from hotloop.core.analysis import Analysis, LoaderFacts, RankAnalysis
 from hotloop.core.findings import REMOVED_LOW_RATIO, Basis, Finding, Fix, Skipped, Where, saving_within
 from hotloop.core.rules import rule
 from hotloop.judge.diagnose.forecasts import dispatch_ns
+from hotloop.judge.diagnose.lines import BATCH, field_lines, loop_places
 from hotloop.judge.diagnose.measured import is_material, known_places, train_share
 
 UNKNOWN_LOW_RATIO = 0.3
 """Rule of thumb: the certain part of the saving if the batch's longest sample is unknown and half of the padding is
 assumed to go."""
+GAPS_OF_BATCHES = ("after_input_ns", "other_ns", "after_backward_ns")
+_MAKES_BATCH = re.compile(r"(?i)pad|collat|batch")
 BUCKETED_PADDING_RATIO = 0.05
 """The padding that remains if samples of similar length share a batch, or are packed into rows."""
 
@@ -74,7 +80,7 @@ def judge_padding_waste(analysis: Analysis) -> Finding | Skipped | None:
             "fewer_tokens_by_padding_to_longest_ratio": round(by_longest, 4),
             "fewer_tokens_by_bucketing_ratio": round(by_bucketing, 4),
         },
-        where=_where(loader),
+        where=_where(loader) or _batch_makers(rank),
         fix=Fix(technique=_choose_act(use_longest, loader)),
     )
 
@@ -90,6 +96,18 @@ def _where(loader: LoaderFacts | None) -> tuple[Where, ...]:
     if loader is None:
         return ()
     return known_places(loader.collate_where or loader.fetch_where, loader.where)
+
+
+def _batch_makers(rank: RankAnalysis) -> tuple[Where, ...]:
+    """Without a DataLoader: the sampled functions whose names say that they make a batch, else those whose file's name
+    does, from the training loop inward."""
+    loop = loop_places(rank)
+    lines = [line for name in GAPS_OF_BATCHES for line, kind in field_lines(rank, name) if kind == BATCH]
+    stacks = [line.stack or (line.where,) for line in (*lines, *rank.thread_lines)]
+    frames = dict.fromkeys(where for stack in stacks for where in stack if (where.file, where.function) not in loop)
+    by_function = [where for where in frames if _MAKES_BATCH.search(where.function)]
+    by_file = [where for where in frames if _MAKES_BATCH.search(os.path.basename(where.file))]
+    return tuple((by_function or by_file)[:2])
 
 
 def _scaling_share(rank: RankAnalysis) -> float:

@@ -55,7 +55,11 @@ AFTER_ACTING = "after_nograd_ns"
 """The gap after a forward without gradients also counts: a replay buffer is read there once an agent has acted."""
 
 
-@rule("preprocessing-in-loop", "Python code in the loop body prepares batches, outside any DataLoader")
+@rule(
+    "preprocessing-in-loop",
+    "Python code in the loop body prepares batches, outside any DataLoader",
+    ablation="skip-statement",
+)
 def preprocessing_in_loop(analysis: Analysis) -> Finding | Skipped | None:
     """## What it does
     Measures the Python work between the arrival of a batch and its forward pass: tokenizing, padding, augmenting,

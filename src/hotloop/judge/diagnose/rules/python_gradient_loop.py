@@ -30,7 +30,9 @@ TENSOR_PASS_NS = 2_500.0
 """Time per tensor that a foreach form still spends (its inner loop is C++ on a CPU)."""
 
 
-@rule("python-gradient-loop", "a Python loop handles gradients or weights one tensor at a time")
+@rule(
+    "python-gradient-loop", "a Python loop handles gradients or weights one tensor at a time", ablation="skip-statement"
+)
 def python_gradient_loop(analysis: Analysis) -> Finding | Skipped | None:
     """## What it does
     Measures Python loops over parameters between the backward pass and the next batch: hand-written clipping, weight

@@ -26,7 +26,7 @@ FEWER_SAVING = (0.0, 0.15, 0.6)
 frequent is the user's choice."""
 
 
-@rule("slow-link", "the link between the ranks is slow")
+@rule("slow-link", "the link between the ranks is slow", ablation="skip-exchange")
 def judge_slow_link(analysis: Analysis) -> Finding | Skipped | None:
     """
     ## What it does

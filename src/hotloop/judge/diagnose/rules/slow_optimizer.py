@@ -23,6 +23,7 @@ UNPROVED_LOW_RATIO = 0.04
     "slow-optimizer",
     "the optimizer updates one tensor at a time although one kernel could update all",
     kind=Kind.OPPORTUNITY,
+    ablation="skip-optimizer-step",
 )
 def slow_optimizer(analysis: Analysis) -> Finding | None:
     """## What it does

@@ -16,7 +16,7 @@ from hotloop.judge.diagnose.comm import (
 from hotloop.judge.diagnose.measured import MATERIAL_RATIO, known_places
 
 
-@rule("small-buckets", "gradients are sent in many small buckets")
+@rule("small-buckets", "gradients are sent in many small buckets", ablation="skip-exchange")
 def judge_small_buckets(analysis: Analysis) -> Finding | Skipped | None:
     """
     ## What it does

@@ -14,7 +14,7 @@ SPREAD_RATIO = 1 / 3
 """Part of FSDP2's bytes that scatters gradients: weights are gathered twice, and gradients have as many bytes."""
 
 
-@rule("sync-every-microstep", "ranks synchronize gradients after every micro-batch")
+@rule("sync-every-microstep", "ranks synchronize gradients after every micro-batch", ablation="skip-exchange")
 def judge_sync_every_microstep(analysis: Analysis) -> Finding | None:
     """
     ## What it does

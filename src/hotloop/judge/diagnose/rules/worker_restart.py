@@ -24,7 +24,7 @@ from hotloop.judge.diagnose.measured import (
 )
 
 
-@rule("worker-restart", "DataLoader workers restart for every pass over the data")
+@rule("worker-restart", "DataLoader workers restart for every pass over the data", ablation="replay-batches")
 def worker_restart(analysis: Analysis) -> Finding | None:
     """## What it does
     Measures what each new iterator of a DataLoader with workers costs: starting the processes, waiting longer than

@@ -10,6 +10,7 @@ from hotloop.core.comparison import (
     DiffSide,
     UnitChange,
 )
+from hotloop.core.environment import EnvironmentChange
 from hotloop.core.graph import DiffRow, DiffTerm, DiffTerms
 from hotloop.show.report.document import Document, Paragraph, Section, Surface, Table, View, write
 from hotloop.show.report.text import UNKNOWN, TimeUnit, choose_unit, clean, format_counted, format_utilization, shorten
@@ -17,6 +18,7 @@ from hotloop.show.report.text import UNKNOWN, TimeUnit, choose_unit, clean, form
 NUMBERS_WIDTH = 56
 """Columns of a row of kernels or operators that its name leaves to the numbers."""
 SHAPES_WIDTH = 20
+CHANGE_WIDTH = 40
 TERM_HEADER = ("", "before", "after", "change", "95%", "")
 TERM_TEXT = {
     "input_wait": "waiting for input",
@@ -58,6 +60,8 @@ def describe_comparison(comparison: Comparison, surface: Surface) -> Document:
             sections.append(_list_terms("Device", note, device, unit))
         sections += _list_rows("Kernels", comparison.kernels, surface.top, surface.width)
         sections += _list_rows("Operators", comparison.ops, surface.top, surface.width)
+    if comparison.environment:
+        sections.append(Section(title="Environment", blocks=(tabulate_changes(comparison.environment),)))
     if comparison.notes:
         notes = tuple(Paragraph(text=write(clean(message))) for message in comparison.notes)
         sections.append(Section(title="Notes", blocks=notes))
@@ -69,6 +73,14 @@ def describe_comparison(comparison: Comparison, surface: Surface) -> Document:
         lead=() if per_unit is None else (Paragraph(text=write((_unit_line(per_unit), "strong")), indent=0),),
         sections=tuple(sections),
     )
+
+
+def tabulate_changes(changes: Sequence[EnvironmentChange]) -> Table:
+    rows = tuple(
+        (one.kind, *(shorten(clean(text or "-"), CHANGE_WIDTH) for text in (one.name, one.before, one.after)))
+        for one in changes
+    )
+    return Table(header=("", "name", "before", "after"), rows=rows, left=frozenset({0, 1, 2, 3}))
 
 
 def _describe(side: DiffSide) -> str:

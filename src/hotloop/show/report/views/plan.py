@@ -1,4 +1,4 @@
-"""plan: whether it fits, what holds the memory, time and cost, and what would save memory. zero: the table of ZeRO."""
+"""plan: whether it fits, what holds the memory, time and cost, and what would save memory."""
 
 from __future__ import annotations
 
@@ -7,14 +7,12 @@ from typing import TypeVar
 from hotloop.core.findings import Value
 from hotloop.core.planning import (
     PLAN_SCHEMA,
-    ZERO_SCHEMA,
     PlannedOption,
     PlannedSearch,
     PlanReport,
     Remedy,
-    ZeroReport,
 )
-from hotloop.core.prediction import CostPrediction, SpotPrediction
+from hotloop.core.prediction import CostPrediction
 from hotloop.show.report.document import (
     Bar,
     Bars,
@@ -41,8 +39,6 @@ T = TypeVar("T")
 
 CLOSE_PART = 0.5
 """A plan that leaves less than this part of the forecast's error free may as well run out of memory."""
-SHARDED = ("nothing", "optimizer states", "and gradients", "and parameters")
-"""By stage of ZeRO."""
 REMEDIES_COUNT = 8
 """That are listed; the JSON holds all."""
 
@@ -65,10 +61,6 @@ def describe_plan(report: PlanReport, surface: Surface) -> Document:
         sections.append(Section(title="Time", blocks=_describe_time(report)))
     if report.cost is not None:
         sections.append(Section(title="Cost", blocks=_describe_cost(report)))
-    if report.spot is not None:
-        sections.append(Section(title="On spot devices", blocks=_describe_spot(report.spot)))
-    if report.scaling:
-        sections.append(Section(title="Scaling", blocks=_describe_scaling(report)))
     if report.search is not None:
         sections.append(Section(title=f"Best by {report.search.goal}", blocks=_describe_search(report.search)))
     if report.remedies:
@@ -205,54 +197,6 @@ def _describe_interruptions(cost: CostPrediction) -> tuple[Block, ...]:
     )
 
 
-def _describe_spot(spot: SpotPrediction) -> tuple[Block, ...]:
-    lines = []
-    if spot.gpu_hours_per_preemption is None:
-        lines.append("the preemption rate is unknown: set hardware.gpu_hours_per_preemption")
-    elif spot.hours is None:
-        lines.append("with preemptions this frequent, training never ends")
-    else:
-        money = "price unknown" if spot.usd is None else f"{_dollars(spot.usd)} USD ({clean(spot.price)})"
-        lines.append(
-            f"{format_number(spot.hours)} h · {money} · {format_percent(spot.waste_ratio)} of the time is lost"
-        )
-    if spot.break_even_ratio:  # 0 where it never ends
-        usd = spot.break_even_usd_per_hour
-        at = "" if usd is None else f", {format_number(usd)} USD per hour"
-        lines.append(f"cheaper than on-demand below {format_percent(spot.break_even_ratio)} of its price{at}")
-    prices = {"hardware.spot_usd_per_hour": spot.price, "hardware.usd_per_hour": spot.on_demand_price}
-    missing = [key for key, price in prices.items() if price == "unknown"]
-    at = f"spot: {clean(spot.price)}; on-demand: {clean(spot.on_demand_price)}"
-    if missing:
-        lines.append(f"{at}; give {' and '.join(missing)} to see when spot pays off")
-    elif spot.break_even_gpu_hours is None:
-        lines.append(f"{at}; spot never pays off")
-    else:
-        share = "" if spot.price_ratio is None else f" (spot is {format_percent(spot.price_ratio)} of it)"
-        lines.append(
-            f"{at}{share}; spot pays off if a device runs for more than {format_number(spot.break_even_gpu_hours)} "
-            "hours between two preemptions"
-        )
-    return tuple(_paragraph(line) for line in lines)
-
-
-def _describe_scaling(report: PlanReport) -> tuple[Block, ...]:
-    rows = tuple(
-        (
-            format_count(one.gpus),
-            format_count(one.global_batch),
-            format_duration(one.step_ns),
-            format_number(one.tokens_per_s),
-            format_percent(one.efficiency_ratio),
-            format_number(one.hours),
-            _dollars(one.usd),
-        )
-        for one in report.scaling
-    )
-    header = ("devices", "global batch", "step", "tokens/s", "efficiency", "hours", "USD")
-    return (Table(header=header, rows=rows, left=frozenset(), shrinks=False),)
-
-
 def _describe_search(found: PlannedSearch) -> tuple[Block, ...]:
     counted = f"{found.fitting:,} of {found.tried:,} configurations fit"
     blocks: list[Block] = [_paragraph(counted), _tabulate_options(found.options)]
@@ -305,34 +249,3 @@ def _word(value: Value) -> str:
 
 
 PLAN = View(id="plan", type=PlanReport, schema=PLAN_SCHEMA, describe=describe_plan)
-
-
-def describe_zero(report: ZeroReport, surface: Surface) -> Document:
-    rows = tuple(
-        (
-            str(one.stage),
-            SHARDED[one.stage],
-            *(
-                f"{size / 1e9:,.2f} GB"
-                for size in (one.params_bytes, one.gradients_bytes, one.optimizer_bytes, one.total_bytes)
-            ),
-        )
-        for one in report.stages
-    )
-    table = Table(
-        header=("stage", "sharded", "parameters", "gradients", "optimizer", "in all"),
-        rows=rows,
-        left=frozenset({0, 1}),
-        shrinks=False,
-    )
-    note = "GB = 1e9 bytes on one device, without activations; formula: arXiv:1910.02054, table 1"
-    return Document(
-        title=f"model states of {format_count(report.params)} parameters on {format_count(report.ranks)} ranks",
-        lead=(
-            Paragraph(text=write(f"{clean(report.precision)} precision, {clean(report.optimizer)}"), indent=0, hang=2),
-        ),
-        sections=(Section(title="", blocks=(table, Paragraph(text=write(note), indent=0, hang=2))),),
-    )
-
-
-ZERO = View(id="zero", type=ZeroReport, schema=ZERO_SCHEMA, describe=describe_zero)

@@ -39,7 +39,6 @@ TONES = {
     TrialVerdict.SLOWER: "fair",
     TrialVerdict.LARGER: "fair",
     TrialVerdict.REJECTED: "fair",
-    TrialVerdict.NOT_APPLICABLE: "dim",
     TrialVerdict.CANNOT_TELL: "",
     TrialVerdict.FAILED: "high",
 }

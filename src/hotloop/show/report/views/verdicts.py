@@ -1,4 +1,4 @@
-"""attach, drill and prove: one verdict with its reason first, then what it rests on, and how far it holds."""
+"""attach, bisect, drill and prove: one verdict with its reason first, then what it rests on, and how far it holds."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import math
 import os
 from collections.abc import Iterable
 
+from hotloop.core.bisection import BISECT_SCHEMA, Bisection, BisectStep
 from hotloop.core.drill import DRILL_SCHEMA, Drill, DrillMoment
+from hotloop.core.environment import EnvironmentChange
 from hotloop.core.proof import PROOF_SCHEMA, Proof, ProofSide
 from hotloop.core.snapshot import ATTACH_SCHEMA, AttachReport, SlowPlace, Stand, say_wait
 from hotloop.show.report.document import Document, Paragraph, Section, Span, Surface, Table, View, write
@@ -14,6 +16,7 @@ from hotloop.show.report.text import UNKNOWN, clean, format_counted, format_dura
 
 TONES = {
     **{"hung": "high", "slow": "medium", "cannot tell": "medium"},
+    **{"found": "good"},
     **{"pass": "good", "fail": "high"},
     **{"faster": "best", "same": "good", "slower": "medium", "refused": "high"},
 }
@@ -250,3 +253,44 @@ def _describe_side(side: ProofSide, proof: Proof) -> tuple[str, ...]:
 
 
 PROVE = View(id="prove", type=Proof, schema=PROOF_SCHEMA, describe=describe_proof)
+
+
+def describe_bisection(bisection: Bisection, surface: Surface) -> Document:
+    names = "".join(f"{_say_change(one)}: " for one in bisection.culprit)
+    facts = [
+        *(f"suspect: {_say_change(one)}" for one in bisection.suspects),
+        *(f"not tried: {_say_change(one.change)}: {one.reason}" for one in bisection.untried),
+        f"{format_counted(bisection.changes_count, 'change')}, losses not compared; "
+        f"took {format_duration(bisection.took_s * 1e9)}",
+    ]
+    if bisection.ratio is not None:
+        facts.insert(0, f"{bisection.ratio:.3f} ({bisection.low:.3f} to {bisection.high:.3f}) times as long")
+    steps = Table(
+        header=("step", "changes", "times as long", "pairs", "is", "with"),
+        rows=tuple(_describe_step(number, step) for number, step in enumerate(bisection.steps, 1)),
+        left=frozenset({4, 5}),
+    )
+    return Document(
+        title=clean(f"{bisection.verdict}: {names}{bisection.reason}"),
+        tone=TONES.get(bisection.verdict, "medium"),
+        sections=(
+            Section(title="steps", blocks=(steps,) if bisection.steps else ()),
+            Section(title="", blocks=_paragraphs(facts)),
+        ),
+    )
+
+
+def _say_change(change: EnvironmentChange) -> str:
+    values = "" if change.kind == "revision" else f" {change.before or '(none)'} -> {change.after or '(none)'}"
+    return f"{change.kind} {change.name}{values}"
+
+
+def _describe_step(number: int, step: BisectStep) -> tuple[str, ...]:
+    proof, names = step.proof, ", ".join(step.changes[:3]) + (", ..." if len(step.changes) > 3 else "")
+    ratio = UNKNOWN if proof is None or proof.ratio is None else f"{proof.ratio:.3f}"
+    why = clean(proof.reason)[:120] if proof else "the budget ran out"
+    side = {True: "slow", False: "fast", None: f"unknown: {why}"}[step.is_slow]
+    return str(number), str(len(step.changes)), ratio, str(proof.pairs if proof else 0), side, clean(names)
+
+
+BISECT = View(id="bisect", type=Bisection, schema=BISECT_SCHEMA, describe=describe_bisection)
