@@ -43,12 +43,16 @@ def rank_of_batch_shell(batch: Batch) -> Iterator[LintFinding]:
     tasks = max(
         [batch.tasks_per_node * batch.nodes, *(batch.tasks_of(run) * batch.nodes_of(run) for run in batch.runs)]
     )
+    codes = [batch.read_script(run) for run in batch.trainings]
+    own_ranks = " ".join(codes) if codes and all("SLURM_PROCID" in code for code in codes) else ""
     is_dynamic = re.search(r"rdzv[-_]backend[= ]\s*[\"']?c10d", batch.text)
     for command in batch.commands if batch.is_job and max(tasks, batch.nodes) > 1 and "SLURM_" in batch.text else ():
         written = [word.raw for _, word in command.assignments if not word.is_literal]
         written += [word.raw for word in command.words if not word.is_literal]
         written += [command.heredoc] if command.heredoc and not command.is_quoted_heredoc else []
         used = _USES_RANK.search(command.text + (command.heredoc or ""))
+        name = next((name for name, word in command.assignments if _RANK.search(word.raw)), "")
+        used = None if name and own_ranks and not re.search(rf"\b{name}\b", own_ranks) else used
         match = next((match for text in written if (match := _RANK.search(text))), None) if used else None
         at = command.at(f".*{re.escape(match[0])}") if match else command
         is_shown = command.name in _SHOWS or {"if", "condition"} & set(command.blocks)
@@ -355,8 +359,8 @@ def idle_gpus(batch: Batch) -> Iterator[LintFinding]:
         by_itself = is_plain and ((not (run.step and most > 1) and is_many) or len(listed) == gpus)
         is_unsure = by_itself or 0 in counts or any("loop" in other.command.blocks for other in parallel)
         problems = (
-            (any(int(part or 0) >= gpus for part in listed), Severity.HIGH,
-             f"CUDA_VISIBLE_DEVICES={devices} names more GPUs than the job's {gpus}"),
+            (listed and int(listed[0] or 0) >= gpus, Severity.HIGH,
+             f"CUDA_VISIBLE_DEVICES={devices} names none of the job's GPUs (0 to {gpus - 1})"),
             (listed and most > len(listed) and not is_plain, Severity.HIGH,
              f"{most} processes see only GPUs {devices}"),
             (most > gpus and not is_plain and not parallel, Severity.HIGH,
@@ -802,8 +806,9 @@ def gpus_wait_for_cpu_work(batch: Batch) -> Iterator[LintFinding]:
         name = run.launch.script.rsplit("/", 1)[-1] if run.launch else ""
         is_costly = bool(re.search(r"(?i)preproc|prepare_?data|tokeni[sz]e|download", name) or batch.value("array"))
         is_work = _CPU_WORK.match(" ".join(run.words)) or (name and is_costly and not run.is_training)
-        choices = {"if", "case", "condition", "substitution", *(() if name else ("function",))}
-        is_choice = choices & {*run.command.blocks, *run.inner.blocks} or run.command.after or run.inner.after
+        blocks = " ".join((*run.command.blocks, *run.inner.blocks))
+        choices = r"\b(if|case|condition|substitution" + ("" if name else "|function") + r")\b"
+        is_choice = re.search(choices, blocks) or run.command.after or run.inner.after
         words = " ".join(run.words)
         tasks = batch.tasks_of(run) if run.step == "srun" else 1
         is_array = bool(batch.value("array")) and not batch.value("array").endswith("%1")

@@ -311,6 +311,9 @@ _HOOK = re.compile(
 """Commands that may define the function ``conda``."""
 
 
+_LOADS_PYTHON = re.compile(r"(?i)(module|ml)\s+(load\s|add\s)?.*\b(python|\w*conda\w*|pytorch)\b")
+
+
 @lint_rule("unusable-activation", "the job uses a different environment from the activated environment", reads="sbatch")
 def unusable_activation(batch: Batch) -> Iterator[LintFinding]:
     """## What it does
@@ -333,6 +336,8 @@ def unusable_activation(batch: Batch) -> Iterator[LintFinding]:
     Ignore the finding if the site defines a function `conda` for batch shells.
     """
     active = is_hooked = 0
+    activates = r"((source|\.|conda|mamba)\s.*\bactivate\b|export PATH=|PATH=)"
+    last = max((one.line for one in batch.commands if re.match(activates, one.text.strip())), default=0)
     is_login = re.match(r"#!.*(\s-\w*[li]|--login)", batch.text)
     for command in batch.commands if batch.is_job and "activate" in batch.text else ():
         text = command.text.strip()
@@ -340,7 +345,7 @@ def unusable_activation(batch: Batch) -> Iterator[LintFinding]:
         problems = (
             (is_conda and not is_login and not is_hooked, _HIGH,
              f"{text[:50]!r} fails in a batch shell: conda's hook is not loaded, and another Python runs"),
-            (active and re.match(r"(?i)(module|ml)\s+(load\s|add\s)?.*\b(python|\w*conda\w*|pytorch)\b", text), _HIGH,
+            (active and command.line > last and _LOADS_PYTHON.match(text), _HIGH,
              f"{text[:50]!r} after the environment of line {active}: the module's Python comes first in PATH"),
             (is_conda and batch.is_set("u") and "set +u" not in batch.text, _LOW,
              "conda's scripts read unset variables: with set -u they may end the job"),

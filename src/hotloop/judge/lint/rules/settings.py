@@ -377,7 +377,8 @@ ACCELERATE_SETTINGS = table_rule(
         ),
         FieldCheck(
             at=lambda root, notes, kind: only(
-                root["fsdp_config"], kind not in ("FSDP", "MULTI_GPU") and root["fsdp_config"].items
+                root["fsdp_config"],
+                kind not in ("FSDP", "MULTI_GPU") and root["fsdp_config"].items and root["num_processes"].number != 1,
             ),
             severity=HIGH,
             message="fsdp_config without distributed_type: FSDP does nothing: each GPU holds the entire model",
