@@ -43,7 +43,7 @@ def rank_of_batch_shell(batch: Batch) -> Iterator[LintFinding]:
     tasks = max(
         [batch.tasks_per_node * batch.nodes, *(batch.tasks_of(run) * batch.nodes_of(run) for run in batch.runs)]
     )
-    codes = [batch.read_script(run) for run in batch.trainings]
+    codes = [code for run in batch.trainings if (code := batch.read_script(run))]
     own_ranks = " ".join(codes) if codes and all("SLURM_PROCID" in code for code in codes) else ""
     is_dynamic = re.search(r"rdzv[-_]backend[= ]\s*[\"']?c10d", batch.text)
     for command in batch.commands if batch.is_job and max(tasks, batch.nodes) > 1 and "SLURM_" in batch.text else ():
@@ -316,6 +316,7 @@ _USES_SEVERAL = re.compile(
     r"(?i)parallel|device_map|trainer|lightning|accelerat|spawn|device_count|cuda:[1-9{]|device_ids|vllm|\bray\b|horovod|"
     r"deepspeed|fabric|colossal|multiprocess|Popen|subprocess"
 )
+_OTHER_COUNTS = r"(worker|batch|epoch|layer|accum|seed|step)"
 _ONE_DEVICE = re.compile(
     r"(?:^|\s)(?:\S*[-_.])?(?:(?:gpu|device|gpu[-_]ids?|local[-_]rank)[= ](?:cuda:)?\d|device[= ]cuda|\S*[= ]?cuda:\d|"
     r"(?:gpus|devices|num[-_]gpus|n[-_]?gpus?)[= ]1)(?=\s|$)"
@@ -354,7 +355,13 @@ def idle_gpus(batch: Batch) -> Iterator[LintFinding]:
         )
         listed = devices.strip(",\"'").split(",") if re.fullmatch(r"[\d,\"']+", devices) and not parallel else []
         used, words = min(most, len(listed) or most), " ".join(run.words)
-        several = _USES_SEVERAL.search(batch.read_script(run) + words)
+        per_task = run.step_options.get("gpus-per-task") or batch.value("gpus-per-task")
+        several = (
+            _USES_SEVERAL.search(batch.read_script(run) + words)
+            or "DataParallel" in batch.text
+            or per_task.rpartition(":")[2] not in ("", "1")
+            or re.search(rf"--(?!\S*{_OTHER_COUNTS})\S+[= ]{gpus}(\s|$)", words)  # it gets the number of GPUs
+        )
         is_many = bool(several or (_KNOWS_DEVICES.search(words) and not _ONE_DEVICE.search(words)))
         by_itself = is_plain and ((not (run.step and most > 1) and is_many) or len(listed) == gpus)
         is_unsure = by_itself or 0 in counts or any("loop" in other.command.blocks for other in parallel)

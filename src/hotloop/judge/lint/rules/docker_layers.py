@@ -31,8 +31,8 @@ WORK = {
     "system": (Severity.MEDIUM, "installs system packages", "install system packages above the COPY of the source"),
 }
 SLOW = re.compile(
-    r"(?im)(^|[\s/\"'])(torch(?![\w-])|tensorflow|jax(lib)?(?![\w-])|vllm|sglang|flash[-_]attn|deepspeed|xformers|paddlepaddle|mxnet"
-    r"|apex|sentence[-_]transformers|ultralytics|openai-whisper|lightning|pytorch)"
+    r"(?im)(^|[\s/\"'])(torch(?![\w-])|tensorflow|jax(lib)?(?![\w-])|vllm|sglang|flash[-_]attn|deepspeed|xformers"
+    r"|paddlepaddle|mxnet|apex|sentence[-_]transformers|ultralytics|openai-whisper|lightning|pytorch)"
 )
 """Packages of gigabytes, or that are compiled for minutes."""
 RANKS = {Severity.HIGH: 0, Severity.MEDIUM: 1, Severity.LOW: 2}
@@ -60,7 +60,8 @@ def source_before_install(build: DockerBuild, chain: Sequence[Layer]) -> Iterato
 
     ## How to recognize it
     The rule compares the files that a step reads with the copied files, except those that `.dockerignore` excludes.
-    Git's history shows how often the copied files change; without a history, the finding is `likely`.
+    Git's history shows how often the copied files change; without a history, the finding is `likely`. The severity is
+    high if the repeated step compiles or downloads gigabytes, such as torch, and low for a few small packages.
 
     ## What to do
     Copy only the package lists (`uv sync --no-install-project`), install, download, and copy the source last.
@@ -133,6 +134,9 @@ def _find_repeated(build: DockerBuild, copy: Layer, step: Layer) -> tuple[str, B
         is_first = not any(
             kind == "install" for one in build.chain(copy.stage) if one.line < copy.line for kind, _ in one.works
         )
+        project = build.read_file(step, posixpath.join(command.folder, "pyproject.toml")) or ""
+        if any(one.strip("./") and one.strip("./") in project for one in copy.sources):
+            continue  # a package of the workspace
         brings = install is not None and is_first and not {"--no-deps", "--no-build-isolation"} & set(install.options)
         churn = build.describe_churn(copy, () if needs_all else spared)
         if churn is not None and (not needs_all or (brings and not local)):
@@ -615,9 +619,11 @@ def undefined_variable(build: DockerBuild, chain: Sequence[Layer]) -> Iterator[L
                 AUTOMATIC.match(one) or re.search(rf"\$\{{?{one}\b", below) for one, _ in layer.pairs
             )
             is_idle |= layer.name == "ENV" and lost[0] not in build.global_arguments
+            shown = [one.name for one in layer.commands if lost[0] in one.shell.text]
+            is_shown = layer.name == "RUN" and {*shown} <= {"echo", "printf"} and ">" not in text
             is_loose = layer.name == "RUN" and not re.search(rf"[=@/:-]\S*{name}|{name}\S*[/:]|(^|\s)\"?{name}", text)
             yield layer.report(
-                Severity.LOW if is_loose else Severity.MEDIUM if is_idle else Severity.HIGH,
+                Severity.LOW if is_loose or is_shown else Severity.MEDIUM if is_idle else Severity.HIGH,
                 f"${lost[0]} is empty here: {why}",
                 f"ARG {lost[0]} in this stage, or ENV {lost[0]}=... above",
                 confidence=Confidence.LIKELY,
@@ -740,7 +746,7 @@ FETCHED = re.compile(
     r"|(aws s3|gsutil|gcloud storage) (-\w+ )*(cp|sync|rsync) (-\S+ )*(s3|gs)://\w|gdown|python[\d.]* -m (spacy|nltk)"
 )
 SAVES = re.compile(
-    r"(?i)train|torchrun|accelerate|deepspeed|finetune|fine_tune|\bfit\b|sft|distributed|worker|simulat|evolve"
+    r"(?i)train|torchrun|accelerate|deepspeed|finetune|fine_tune|\bfit\b|sft|distributed|worker|simulat|evolve|\$@"
 )
 """Programs that have something to save when they end."""
 INIT = re.compile(r"\b(tini|dumb-init|s6-overlay|supervisord|trap|systemd|catatonit)\b")

@@ -470,8 +470,9 @@ COSTLY = (
         "FROM",
         r"(?i)^\S*(cuda|pytorch)\S*-devel\S*(?=[^\t]*\t(?![\s\S]*(nvcc|setup\.py|deepspeed"
         r"|flash[-_]?(attn|infer)|apex|no-build-isolation|CUDA_HOME|ninja|make\b|cutlass|triton"
-        r"|vllm|sglang|tensorrt|gcc|g\+\+|build-essential|xformers|CUDA_ARCH|cmake|bitsandbytes|mamba[-_]ssm|causal"
-        r"|pytorch3d|detectron2|mmcv|cupy|numba|UNREAD|COMPILES|uv sync|poetry|-e \.|install \.|git\+|\.sh\b)))",
+        r"|vllm|sglang|tensorrt|gcc|g\+\+|build-essential|xformers|CUDA_ARCH|cmake|bitsandbytes|mamba[-_]ssm"
+        r"|causal|pytorch3d|detectron2|mmcv|cupy|numba|UNREAD|sleep inf|COMPILES"
+        r"|uv sync|poetry|-e \.|install \.|git\+|\.sh\b)))",
         MEDIUM,
         "{0} brings compilers and headers into the final image: several gigabytes "
         "that each node pulls, although nothing here compiles",

@@ -820,7 +820,7 @@ def _patience_s(probe: Field) -> float:
     )
 
 
-TRIES = re.compile(r"[-_/](tests?|burn|bench\w*|busybox|vector-?add)\b")
+TRIES = re.compile(r"[-_/](tests?|(gpu-?)?burn|bench\w*|busybox|vector-?add)\b")
 """Images that only test a node."""
 LOADS = re.compile(
     r"(?i)^(?!.*(jupyter|notebook)).*(vllm|text-generation|triton|sglang|ollama|llm|diffusion|model|infer|predict|serv)"
