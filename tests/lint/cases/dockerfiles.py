@@ -301,7 +301,7 @@ FAULTS: tuple[tuple[str, str, str], ...] = (
     ),
     ("torch-twice", "high", "FROM nvcr.io/nvidia/pytorch:24.10-py3\nRUN pip install torch==2.5.1\n"),
     ("torch-twice", "high", f"{TORCH}RUN pip install torch==2.5.1 --index-url https://download.pytorch.org/whl/cpu\n"),
-    ("torch-twice", "medium", f"{TORCH}RUN pip install vllm==0.6.4\n"),
+    ("torch-twice", "medium", f"{TORCH}RUN pip install vllm\n"),
     ("torch-twice", "medium", f"{CUDA}RUN pip install torch==2.5.1\nRUN pip install torch==2.4.0 a==1\n"),
 )
 """(rule, severity, text)"""

@@ -870,37 +870,3 @@ def container_without_gpus(batch: Batch) -> Iterator[LintFinding]:
                 message=f"{prefix[:60]!r} passes no GPU into the container: torch finds no CUDA device",
                 advice="--nv, or --gpus all",
             )
-
-
-@lint_rule("cores-not-passed-on", "tasks under srun do not get the job's cores", reads="sbatch")
-def cores_not_passed_on(batch: Batch) -> Iterator[LintFinding]:
-    """## What it does
-    Looks for `--cpus-per-task` in a job in which the `srun` that starts training does not repeat the option.
-
-    ## Why it costs
-    From Slurm 22.05 to 23.02, srun does not take this option from the job: each task, with its DataLoader workers, may
-    be bound to one core. Older and newer versions take it, so the severity is low.
-
-    ## How to recognize it
-    The job has an `#SBATCH --cpus-per-task` of at least 2, the srun that starts training does not have the option, and
-    `SRUN_CPUS_PER_TASK` is not set.
-
-    ## What to do
-    Use `export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK`, or `srun --cpus-per-task=$SLURM_CPUS_PER_TASK`.
-
-    ## When it is wrong
-    Ignore the finding with another Slurm, or if the site does not bind tasks to cores.
-    """
-    given = {"cpus-per-task", "exclusive", "exact", "cpus-per-gpu", "cpu-bind"}
-    is_passed = (
-        "SRUN_CPUS_PER_TASK" in batch.text or batch.option("exclusive") or (batch.count("cpus-per-task") or 1) < 2
-    )
-    runs = [run for run in batch.trainings if run.step == "srun" and not given & set(run.step_options)]
-    for run in runs[:1] if not is_passed else ():
-        yield LintFinding(
-            severity=Severity.LOW,
-            line=run.line,
-            message="srun of Slurm 22.05 to 23.02 does not take the job's --cpus-per-task: each task may get one CPU",
-            advice="export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK",
-            confidence=Confidence.LIKELY,
-        )

@@ -332,15 +332,21 @@ REPLACED = (
         )
         for cuda in ("11.3", "11.6", "11.7", "11.8", "12.1", "12.4", "12.6", "12.8", "12.9", "13.0")
     ),
-    Fault(
-        "PACKAGE",
-        r"^(vllm|sglang|xformers)\b\S*(?!.*--no-deps)",
-        MEDIUM,
-        "{0} needs one exact torch, and pip replaces {base}'s torch with it: the image contains both",
-        "choose a base without torch, or the version that matches this torch",
-        base=r"pytorch/pytorch|nvcr\.io/nvidia/pytorch",
-        unless=r"\n[^\n]*install[^\n]*[\s\"']torch *==[^\n]*\n[\s\S]*\n",
-        confidence=LIKELY,
+    *(
+        Fault(
+            "PACKAGE",
+            rf"^(vllm|sglang|xformers)\b{version}(?!.*--no-deps)",
+            MEDIUM,
+            "{0} needs one exact torch, and pip replaces {base}'s torch with it: the image contains both",
+            "choose a base without torch, or the version that matches this torch",
+            base=base,
+            unless=r"\n[^\n]*install[^\n]*[\s\"']torch *==[^\n]*\n[\s\S]*\n",
+            confidence=LIKELY,
+        )
+        for version, base in (
+            (r"\S*", r"nvcr\.io/nvidia/pytorch"),
+            (r"(?!\s*==)\S*", "pytorch/pytorch"),
+        )  # a pin may match
     ),
 )
 
