@@ -41,16 +41,15 @@ def accumulation_without_no_sync(script: LintedScript, training: LoopStep) -> It
     run` measures the cost.
 
     ## When it is wrong
-    Ignore the finding if N is 1 in practice.
+    Ignore the finding if N is 1 in practice. The severity is `medium` if the file sets N above 1, otherwise `low`.
     """
     if not script.calls_of(".DistributedDataParallel", ".DDP") or not training.steps:
         return
     first = training.backwards[0]
     around = [
-        one.context_expr
-        for block in script.parents(first.call)
-        if isinstance(block, ast.With) and not script.conditions(block, training.container)
-        for one in block.items
+        one
+        for one in _list_contexts(script, first.call)
+        if not script.conditions(script.statement(one), training.container)
     ]
     always = any(script.name(getattr(one, "func", one)).endswith(".no_sync") for one in around)
     yield from script.report(
@@ -59,17 +58,23 @@ def accumulation_without_no_sync(script: LintedScript, training: LoopStep) -> It
         "every backward runs under no_sync: DDP never averages the gradients, and the ranks drift apart",
         "exit no_sync for the last micro-batch of each step",
     )
-    handled = any("sync" in ast.unparse(one) for one in around) or script.has(
+    handled = any("sync" in ast.unparse(item) for item in _list_contexts(script, first.call)) or script.has(
         r"no_sync|require_backward_grad_sync|accelerate|deepspeed|FSDP|FullyShardedDataParallel"
     )
     count = None if handled else _find_accumulation(script, training)
+    numbers = script.numbers(count) if count else []
     yield from script.report(
         count and first,
-        Severity.MEDIUM,
+        Severity.MEDIUM if any(isinstance(one, int) and one > 1 for one in numbers) else Severity.LOW,
         f"DDP all-reduces all gradients in each of {script.source(count) if count else 'N'} "
         "micro-batches: once is enough",
         "use model.no_sync() for all micro-batches except the last",
     )
+
+
+def _list_contexts(script: LintedScript, node: ast.AST) -> list[ast.expr]:
+    """The context managers around a node."""
+    return [one.context_expr for block in script.parents(node) if isinstance(block, ast.With) for one in block.items]
 
 
 @lint_rule(
@@ -180,7 +185,13 @@ def misused_scaler(script: LintedScript, training: LoopStep) -> Iterator[LintFin
     Ignore the finding if branches of the loop use the scaler under conditions that the rule cannot follow.
     """
     scaled = [one for one in training.backwards if _is_scaled_loss(script, one) and ".scale_loss" not in script.text]
-    through = [one for one in training.steps if one.call.args and script.name(one.call.func).endswith("scaler.step")]
+    through = [
+        one
+        for one in training.steps
+        if one.call.args
+        and script.name(one.call.func).endswith("scaler.step")
+        and not any(script.mentions(test, re.compile("(?i)scaler|amp")) for test in one.tests)
+    ]
     bare = [one for one in training.steps if not one.call.args]
     engines = any(one.call.args for one in training.backwards)
     halves = [script.name(one).rpartition(".")[2] for one in _autocast(script)]
@@ -668,10 +679,10 @@ def retained_graph(script: LintedScript, training: LoopStep) -> Iterator[LintFin
     Ignore the finding if a second backward runs in another file.
     """
     needed = len(script.calls_of(".backward")) > 1 or script.has(r"autograd\.grad|create_graph")
-    for backward in training.backwards:
+    for backward in training.backwards if training.steps else ():
         yield from script.report(
             not needed and constant(keyword(backward.call, "retain_graph")) is True and backward,
-            Severity.MEDIUM,
+            Severity.LOW,
             "retain_graph=True keeps the graph of every step, and no second backward uses it",
             "leave it out, and detach tensors that are carried from step to step",
         )

@@ -289,7 +289,8 @@ def undetached_input(script: LintedScript, training: LoopStep) -> Iterator[LintF
         after = [one for one in order[at + 1 :] if one in training.steps]
         until = next((n for n, one in enumerate(order[at + 1 :]) if one in training.backwards), len(order))
         steps = [one for one in order[at + 1 : at + 1 + until] if one in after]
-        if backward not in training.backwards or len({script.stepped(one.call) for one in steps}) != 1:
+        again = keyword(backward.call, "retain_graph") is not None  # the graph is used by a later backward
+        if again or backward not in training.backwards or len({script.stepped(one.call) for one in steps}) != 1:
             continue
         mine = _trained(script, steps[0].call)
         calls = list(_model_calls(script, script.loss(backward.call)))

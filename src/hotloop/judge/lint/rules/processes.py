@@ -59,10 +59,12 @@ def save_on_every_rank(script: LintedScript) -> Iterator[LintFinding]:
         place = call.args[1] if len(call.args) > 1 else None
         is_save = key == "torch.save"
         skipped = is_save and (place is None or MAY_SAVE_APART.search(script.text) or not _is_in_training(script, call))
-        if key in ONCE and not skipped and not (place is not None and script.mentions(place, APART)):
+        paths = [place] if key != "download=True" else [*call.args, *(one.value for one in call.keywords)]
+        if key in ONCE and not skipped and not any(script.mentions(one, APART) for one in paths if one is not None):
+            is_once = is_save and call not in {one.call for loop, _ in script.epochs for one in script.events(loop)}
             yield from script.report(
                 _is_reached_unguarded(script, call, 0) and call,
-                Severity.MEDIUM,
+                Severity.LOW if is_once else Severity.MEDIUM,
                 f"{name} {ONCE[key].format(script.source(place) if place else '')}",
                 "do it on one rank: if torch.distributed.get_rank() == 0, then a barrier",
                 is_sure=is_save,
@@ -229,7 +231,7 @@ def bypassed_ddp(script: LintedScript) -> Iterator[LintFinding]:
         moved = (move for move in here if not set(inner).isdisjoint(script.origins(_receiver(move), inside=True)))
         first = next(moved, call)
         yield from script.report(
-            first.lineno > call.lineno and call,
+            first.lineno > (call.end_lineno or 0) and call,
             Severity.HIGH,
             "DDP wraps the model before it is moved to the GPU: device_ids with parameters on the CPU raises",
             "move the model, then wrap it",
@@ -295,7 +297,7 @@ def unreduced_metric(script: LintedScript) -> Iterator[LintFinding]:
         for one in ast.walk(loop)
         if isinstance(one, ast.If) and isinstance(one.body[-1], ast.Break) and script.mentions(one.test, PATIENCE)
     ]
-    chooses = stops or script.has(r"(?i)\bbest|early_?stop|Plateau") or script.calls_of("torch.save")
+    chooses = stops or script.has(r"(?i)\bbest|early_?stop|Plateau")
     for loop in script.of[ast.For] if not reduced else ():
         source = script.loop_source(loop) if script.without_gradients(loop) else None
         given = [keyword(one, "sampler") for one in script.origins(source or loop) if isinstance(one, ast.Call)]

@@ -130,13 +130,13 @@ DEEPSPEED_SETTINGS = table_rule(
         FieldCheck(
             at=lambda root: [
                 field
-                for field in root.all("wall_clock_breakdown|flops_profiler|comms_logger")
+                for field in root.all("wall_clock_breakdown|comms_logger")
                 if field.is_true or field["enabled"].is_true
             ],
             severity=MEDIUM,
             message=(
-                "a DeepSpeed profiler is left on (wall_clock_breakdown, flops_profiler, comms_logger): it waits for "
-                "the GPU in each step"
+                "a DeepSpeed profiler is left on (wall_clock_breakdown, comms_logger): it waits for the GPU in each "
+                "step"
             ),
             advice="false",
         ),
