@@ -440,6 +440,9 @@ def undivided_accumulation(script: LintedScript, training: LoopStep) -> Iterator
         return
     shown, loss = script.source(count), script.loss(training.backwards[0].call)
     made = script.origins(loss) if isinstance(loss, (ast.Name, ast.Attribute)) else [loss]
+    parts = [one for one in script.slice(loss) if isinstance(one, ast.BinOp) and isinstance(one.op, ast.Div)]
+    if any(constant(one.right) is ... for one in parts):
+        return  # weighted by something else, such as the share of the samples
     is_mean = all(_makes_mean(script, one) for one in made)
     may_be = script.gradient(loss) == "graph" and not script.has(r"reduction\s*=|\.sum\(")
     yield from script.report(

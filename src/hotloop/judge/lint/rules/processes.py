@@ -240,7 +240,7 @@ def bypassed_ddp(script: LintedScript) -> Iterator[LintFinding]:
     on_gpu = any(isinstance(keyword(call, "device_ids"), ast.List) for call in wraps)
     for call in script.calls_of("torch.distributed.init_process_group"):
         yield from script.report(
-            bool(plain) and not script.has(CHOOSES) and plain[0],
+            bool(plain) and script.has(STARTS) and not script.has(CHOOSES) and plain[0],
             Severity.HIGH,
             "nothing chooses a GPU by local rank (set_device): every rank uses cuda:0",
             "torch.cuda.set_device(int(os.environ['LOCAL_RANK'])) after init_process_group",
@@ -257,6 +257,10 @@ def bypassed_ddp(script: LintedScript) -> Iterator[LintFinding]:
 
 
 CHOOSES = r"set_device|device_ids\s*=\s*\[|(?i:cuda:\{|CUDA_VISIBLE_DEVICES)|local_rank|device_id="
+
+
+STARTS = r"\bspawn\(|\bProcess\(|LOCAL_RANK|LOCAL_WORLD|torchrun|distributed\.launch"
+"""Signs of several processes that see all GPUs of a machine; a batch system may show each process only its own."""
 
 
 def _receiver(call: ast.Call) -> ast.AST:

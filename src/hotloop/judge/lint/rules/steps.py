@@ -56,7 +56,7 @@ def eval_mode_kept(script: LintedScript) -> Iterator[LintFinding]:
                     for one in others
                 )
                 mode = event if is_off and not is_phase else None
-            elif mode is not None and event.call in [one.call for one in step.steps or step.backwards] and not told:
+            elif mode is not None and event.call in [one.call for one in step.steps or step.find("step")] and not told:
                 model = getattr(mode.call.func, "value", mode.call)
                 told.add(mode.call)
                 yield from script.report(
@@ -224,7 +224,8 @@ def forced_wait_each_step(script: LintedScript, training: LoopStep) -> Iterator[
     for event in training.events if training.steps else ():
         known = event.name if event.name in EACH_STEP else f".{event.name.rpartition('.')[2]}"
         looped = bool(event.tests) and all(
-            isinstance(one, FORS) and not script.iterates_loader(one) for one in event.tests
+            isinstance(one, FORS) and isinstance(script.loop_source(one), ast.Call) and not script.iterates_loader(one)
+            for one in event.tests
         )
         if known in EACH_STEP and (event.is_certain or looped) and known not in told:
             told.add(known)
@@ -330,7 +331,7 @@ def kept_graph(script: LintedScript, training: LoopStep) -> Iterator[LintFinding
         simple = isinstance(node, ast.AugAssign) and isinstance(value, ast.Name)
         again = [one for one in training.backwards if keyword(one.call, "retain_graph")]
         went = {part for one in training.backwards for part in script.slice(script.loss(one.call))}
-        bound = {one.value for part in ast.walk(value) if isinstance(part, ast.Name) for one in script.reaching(part)}
+        bound = {one for part in ast.walk(value) if isinstance(part, ast.Name) for one in script.origins(part)}
         appends = getattr(getattr(node, "func", node), "attr", "") in KEEPS
         is_freed = appends and not again and bool(bound) and bound <= went  # by backward()
         end = (value.end_lineno or 1, _column(script, value.end_lineno, value.end_col_offset)) if simple else (1, 1)
