@@ -71,6 +71,8 @@ _SHAPES = ("squeeze", "view", "flatten", "reshape", "float", "contiguous")
 _JOINS = (ast.BinOp, ast.BoolOp, ast.UnaryOp, ast.Starred, ast.Tuple, ast.List)
 MOST_SLICE = 300
 """The most expressions of a slice."""
+_GROUPS = re.compile(r"(^|\.)param_groups_\w+$")
+"""Functions of timm from a model to groups of its parameters."""
 NO_GRAD = (".no_grad", ".inference_mode")
 PARAMETERS = ("parameters", "named_parameters", "params_groups")
 
@@ -315,6 +317,8 @@ class LintedScript(ValueFlow):
                 for part in self.said(given):
                     if isinstance(part, ast.Attribute) and part.attr in PARAMETERS:
                         found.update(dict.fromkeys(self.origins(part.value, inside=True), call))
+                    elif isinstance(part, ast.Call) and part.args and _GROUPS.search(self.name(part.func)):
+                        found.update(dict.fromkeys(self.origins(part.args[0], inside=True), call))
         return found
 
     def is_trained(self, node: ast.AST) -> bool:

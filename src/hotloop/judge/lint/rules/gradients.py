@@ -731,6 +731,9 @@ def _outdates(script: LintedScript, node: ast.AST, model: ast.AST) -> str:
     is_layer = isinstance(target, ast.Attribute) and re.match(r"torch\.nn\.[A-Z]\w*$", name)
     if isinstance(target, ast.Attribute) and is_layer and model in script.origins(target.value, inside=True):
         return f"{script.name(target)} is a new layer that never learns: it is assigned"
+    reset = made.func.value if name.endswith(".reset_classifier") and isinstance(made.func, ast.Attribute) else None
+    if reset is not None and model in script.origins(reset, inside=True):
+        return f"{name}() makes a new head that never learns: it runs"
     shards = name.endswith(("FSDP", "FullyShardedDataParallel", "fully_shard"))
     if shards and isinstance(node, ast.Call) and node.args and model in script.origins(node.args[0], inside=True):
         return f"{name.rpartition('.')[2]} replaces the parameters"

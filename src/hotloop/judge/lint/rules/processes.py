@@ -190,7 +190,8 @@ def _is_distributed(name: str) -> bool:
 @lint_rule("bypassed-ddp", "a model in DDP is wrapped in the wrong order, or bypassed", reads="python")
 def bypassed_ddp(script: LintedScript) -> Iterator[LintFinding]:
     """## What it does
-    Looks for a training forward through `model.module` or the unwrapped model, a model that is wrapped before it is
+    Looks for a training forward or another method that computes the loss through `model.module` or the unwrapped
+    model, a model that is wrapped before it is
     moved to its device, ranks that all use GPU 0, and the gloo backend for models on GPUs.
 
     ## Why it costs
@@ -213,9 +214,15 @@ def bypassed_ddp(script: LintedScript) -> Iterator[LintFinding]:
         return
     bare = {origin for call in wraps if call.args for origin in script.origins(call.args[0])} - set(wraps)
     by_hand = script.has(r"no_sync|average_gradients|all_reduce\([^\n]{0,40}grad")
-    for event in () if by_hand else [event for step in script.training for event in step.events]:
+    armed = {
+        one.container for one in script.training for each in one.events if script.role(each.call.func) == "wrapped"
+    }
+    for step, event in () if by_hand else [(one, event) for one in script.training for event in one.events]:
         made, model = script.origins(event.call.func), getattr(event.call.func, "value", event.call)
         through = event.name.endswith((".module", ".module.forward")) and script.role(model) == "wrapped"
+        if ".module." in event.name and not through and step.container not in armed:
+            lost = {node for one in step.backwards for node in script.slice(script.loss(one.call))}
+            through = event.call in lost and script.role(getattr(model, "value", model)) == "wrapped"
         hidden = bool(made and event.call.args) and all(one in bare and isinstance(one, ast.Call) for one in made)
         yield from script.report(
             (through or hidden) and not script.without_gradients(event.call) and event,
