@@ -661,36 +661,6 @@ def _last_operation(script: LintedScript, value: ast.AST) -> str:
     return names.pop() if len(names) == 1 else ""
 
 
-@lint_rule("retained-graph", "each backward pass keeps its graph", reads="python", each="training")
-def retained_graph(script: LintedScript, training: LoopStep) -> Iterator[LintFinding]:
-    """## What it does
-    Looks for `backward(retain_graph=True)` as the only backward call of a step.
-
-    ## Why it costs
-    The graph and its activations stay in memory until the loss is replaced, which takes as much memory as a second
-    step. If a hidden state is carried over, each step goes back through all earlier steps, so steps become slower and
-    slower until memory runs out.
-
-    ## How to recognize it
-    The file has no second backward that would need the graph.
-
-    ## What to do
-    Leave out `retain_graph=True`; if PyTorch then raises an error, detach the tensors that are carried from step to
-    step.
-
-    ## When it is wrong
-    Ignore the finding if a second backward runs in another file.
-    """
-    needed = len(script.calls_of(".backward")) > 1 or script.has(r"autograd\.grad|create_graph")
-    for backward in training.backwards if training.steps else ():
-        yield from script.report(
-            not needed and constant(keyword(backward.call, "retain_graph")) is True and backward,
-            Severity.LOW,
-            "retain_graph=True keeps the graph of every step, and no second backward uses it",
-            "leave it out, and detach tensors that are carried from step to step",
-        )
-
-
 @lint_rule("stale-optimizer", "the optimizer does not hold the parameters that are in use", reads="python")
 def stale_optimizer(script: LintedScript) -> Iterator[LintFinding]:
     """## What it does
