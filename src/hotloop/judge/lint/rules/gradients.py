@@ -701,7 +701,7 @@ def _outdates(script: LintedScript, node: ast.AST, model: ast.AST) -> str:
     is_layer = isinstance(target, ast.Attribute) and re.match(r"torch\.nn\.[A-Z]\w*$", name)
     if isinstance(target, ast.Attribute) and is_layer and model in script.origins(target.value, inside=True):
         return f"{script.name(target)} is a new layer that never learns: it is assigned"
-    reset = made.func.value if name.endswith(".reset_classifier") and isinstance(made.func, ast.Attribute) else None
+    reset = getattr(getattr(made, "func", made), "value", None) if name.endswith(".reset_classifier") else None
     if reset is not None and model in script.origins(reset, inside=True):
         return f"{name}() makes a new head that never learns: it runs"
     shards = name.endswith(("FSDP", "FullyShardedDataParallel", "fully_shard"))
