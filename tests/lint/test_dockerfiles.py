@@ -132,6 +132,7 @@ def test_no_program_of_a_hostile_repository_is_started(tmp_path: Path) -> None:
 def test_a_script_that_the_container_starts_is_read(tmp_path: Path) -> None:
     text = f'{TORCH}WORKDIR /app\nCOPY start.sh ./\nENTRYPOINT ["./start.sh"]\n'
     script = "#!/bin/bash\nset -e\npython train.py\n"
+    (tmp_path / "other.sh").touch(mode=0o755)  # without it, no file has its mode
     found = lint(tmp_path, text, {"start.sh": script})
     assert {one.severity.value for one in found if one.rule == "shell-as-first-process"} == {"medium", "high"}
     (tmp_path / "start.sh").chmod(0o755)

@@ -126,6 +126,41 @@ NEAR: tuple[dict[str, str], ...] = (
         "b.json": "",
         "c.json": "",
     },
+    {"Dockerfile": "FROM ubuntu:24.04\nENV APPUSER=app\nRUN useradd $APPUSER\nUSER $APPUSER\n"},
+    {"Dockerfile": "ARG CUDA_VERSION=12.4.1\nFROM nvidia/cuda:${CUDA_VERSION}-a\nRUN echo $CUDA_VERSION\n"},
+    {"Dockerfile": f"{SLIM}COPY run.sh /\nENTRYPOINT [\"/run.sh\"]\n", "run.sh": "#!/bin/sh\nexec python app.py\n"},
+    {"Dockerfile": f"{SLIM}COPY main.py .\nRUN pip install --no-cache-dir einops==0.8.0\n", "main.py": "", "a.txt": ""},
+    {"Dockerfile": f"{SLIM}VOLUME /runs\nCMD python app.py\n"},
+    {"Dockerfile": f"{SLIM[:-1]} AS a\nENTRYPOINT ['a']\nFROM a\nENTRYPOINT ['b']\n".replace("'", '"')},
+    {"Dockerfile": "FROM nvcr.io/nvidia/pytorch:25.06-py3\nRUN pip install --no-cache-dir 'torch>=2.0.1'\n"},
+    {"Dockerfile": f"{SLIM}RUN pip install --no-cache-dir torch==1.13.0 torchvision==0.14.0 torchaudio==0.13.0\n"},
+    {"Dockerfile": "FROM ubuntu:18.04\nRUN apt-get update\nRUN apt-get install -y a && rm -rf /var/lib/apt/lists/*\n"},
+    {"Dockerfile": "FROM ubuntu:24.04\nRUN apt-get update && apt-get install libexpat1\n"},
+    {".github/Dockerfile": "FROM ubuntu:24.04\nRUN apt-get update\nRUN apt-get install -y a\n"},
+    {"a.sbatch": job(f"free() {{\n  while true; do\n    p=$(shuf -n 1 a) && break\n  done\n}}\n{FOUR}")},
+    {"a.sbatch": job(f"while true; do\n  sleep 9\n  if ls a; then break; fi\ndone\n{FOUR}")},
+    {"a.sbatch": "#!/bin/bash\n#SBATCH --mem=100 # in MB\n#SBATCH --array=[0-9]\necho $SLURM_ARRAY_TASK_ID\n"},
+    {"a.sbatch": job(f"source env/bin/activate\nmodule load python\nsource env/bin/activate\n{FOUR}")},
+    {"a.sbatch": job(f"export CUDA_VISIBLE_DEVICES=0,1,2,3\n{FOUR}")},
+    {
+        "a.sbatch": job("export RANK=$SLURM_PROCID\nsrun python train.py", "--ntasks-per-node=4"),
+        "train.py": "rank = int(os.environ['SLURM_PROCID'])\n",
+    },
+    {"a.yaml": "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {nodeSelector: {a: b}}\n"},
+    {"a.yaml": DEMO.replace("Finished: 60", "Finished: 9999").replace("/bin/sleep", "hl-smi").replace(": 1}", ": 8}")},
+    {
+        "a.yaml": DEMO.replace("Finished: 60", "Finished: 86400")
+        .replace("[/bin/sleep], args: [10s]", "[sh, -c, 'set -euo pipefail; ls']")
+        .replace("image: b", "image: kubectl:1")
+    },
+    {"tests/a.yaml": SERVED.format("volumeMounts: [{name: a, mountPath: /a}]")},
+    {"a.yaml": SERVED.format("env: [{name: MINIO_ROOT_PASSWORD, value: minioadmin}]")},
+    {
+        "a.yaml": SERVED.replace("image: b", "image: jupyter:1").format(
+            "livenessProbe: {httpGet: {port: 80}, periodSeconds: 9}, resources: {limits: {nvidia.com/gpu: 1}}, "
+            "ports: [{containerPort: 80}]"
+        )
+    },
 )  # fmt: skip
 
 

@@ -40,10 +40,6 @@ CASES: dict[str, tuple[str, str]] = {
         "#!/bin/bash\n#SBATCH --gres=gpu:2\npython train.py\n",
         "#!/bin/bash\n#SBATCH --gres=gpu:2\n#SBATCH -c 8\npython train.py\n",
     ),
-    "cores-not-passed-on": (
-        BATCH.format(nodes=1, more="srun python train.py"),
-        BATCH.format(nodes=1, more="export SRUN_CPUS_PER_TASK=8\nsrun python train.py"),
-    ),
     "rank-of-batch-shell": (
         job(f"export RANK=$SLURM_PROCID\n{SRUN} python train.py", "--ntasks-per-node=4"),
         job(f"{SRUN} bash -c 'RANK=$SLURM_PROCID python train.py'", "--ntasks-per-node=4"),

@@ -72,7 +72,8 @@ CASES: dict[str, tuple[str, str]] = {
 APT = "apt-get update && apt-get install -y"
 CLEAN = "&& rm -rf /var/lib/apt/lists/*"
 FAULTS: tuple[tuple[str, str, str], ...] = (
-    ("source-before-install", "medium", f"{TORCH}COPY telemetry.py .\nRUN pip install --no-cache-dir einops==0.8.0\n"),
+    ("source-before-install", "low", f"{TORCH}COPY telemetry.py .\nRUN pip install --no-cache-dir einops==0.8.0\n"),
+    ("source-before-install", "high", f"{SLIM}COPY . .\nRUN pip install --no-cache-dir torch==2.5.1\n"),
     ("layer-copied-again", "low", f"{SLIM}COPY ops/ /opt/ops/\nRUN chown -R 1000 /opt/ops\n"),
     ("layer-copied-again", "medium", f"{TORCH}COPY ops/ /opt/ops/\nRUN chown -R 1000 /opt/conda /opt/ops\n"),
     (
@@ -84,7 +85,7 @@ FAULTS: tuple[tuple[str, str, str], ...] = (
     ("undefined-variable", "medium", f"ARG TAG=1\n{TORCH}ENV NAME=$TAG\n"),
     ("undefined-variable", "high", f"ARG TAG=1\n{TORCH}RUN pip install einops==$TAG\n"),
     ("shell-as-first-process", "low", f"{TORCH}CMD gunicorn app:app\n"),
-    ("shell-as-first-process", "medium", f"{TORCH}CMD gunicorn app:app | tee log\n"),
+    ("shell-as-first-process", "medium", f"{TORCH}CMD python train.py | tee log\n"),
     ("lost-shell-state", "low", f"{TORCH}RUN cd /opt/ops\nRUN pip install --no-cache-dir einops==0.8.0\n"),
     ("lost-shell-state", "high", f"{TORCH}RUN cd /opt/ops\nRUN pip install --no-cache-dir .\n"),
     ("lost-shell-state", "low", f"{TORCH}RUN export LD_PRELOAD=/usr/lib/libtcmalloc.so\nRUN make -C /a\n"),
@@ -103,12 +104,12 @@ FAULTS: tuple[tuple[str, str, str], ...] = (
     ("failing-step", "high", "FROM ubuntu:24.04\nRUN apt-get update && apt-get install -y python3.11\n"),
     ("source-before-install", "high", f"{TORCH}WORKDIR /app\nCOPY train.py .\n{FETCH}"),
     ("source-before-install", "high", f"{SLIM}COPY src/ src/\nCOPY pyproject.toml uv.lock ./\nRUN uv sync --frozen\n"),
-    ("source-before-install", "medium", f"{SLIM}COPY . .\nRUN {APT} ffmpeg {CLEAN}\n"),
-    ("source-before-install", "high", f"{SLIM}ONBUILD COPY . .\nONBUILD RUN pip install -r requirements.txt\n"),
-    ("source-before-install", "high", f"{SLIM}COPY . .\nRUN pip install -e .\n"),
+    ("source-before-install", "low", f"{SLIM}COPY . .\nRUN {APT} ffmpeg {CLEAN}\n"),
+    ("source-before-install", "medium", f"{SLIM}ONBUILD COPY . .\nONBUILD RUN pip install -r requirements.txt\n"),
+    ("source-before-install", "medium", f"{SLIM}COPY . .\nRUN pip install -e .\n"),
     (
         "source-before-install",
-        "high",
+        "medium",
         f"{SLIM}RUN --mount=type=bind,source=.,target=/src pip install -r /src/requirements.txt\n",
     ),
     ("source-before-install", "high", f"{SLIM}COPY app.py .\nRUN <<EOF\nset -e\npip install torch==2.5.1\nEOF\n"),
@@ -142,7 +143,7 @@ FAULTS: tuple[tuple[str, str, str], ...] = (
     ("costly-image-setting", "medium", f"{TORCH}RUN conda install -y faiss\nRUN conda clean -afy\n"),
     ("costly-image-setting", "medium", f"{SLIM}RUN pip install torch==2.5.1\n"),
     ("copy-without-source", "high", f"{TORCH}COPY a.py b.py /app\n"),
-    ("undefined-variable", "high", f"{TORCH}ENV APP=/app PATH=$APP/bin:$PATH\n"),
+    ("undefined-variable", "medium", f"{TORCH}ENV APP=/app PATH=$APP/bin:$PATH\n"),
     ("undefined-variable", "high", f"{TORCH}ARG CONFIG=a.yaml\nCMD python train.py --config $CONFIG\n"),
     ("undefined-variable", "high", f"{TORCH[:-1]} AS a\nARG V=1\n{TORCH}RUN pip install einops==$V\n"),
     ("undefined-variable", "high", f"{TORCH}WORKDIR $HOME_DIR\nENV HOME_DIR=/srv\n"),
@@ -220,7 +221,7 @@ FAULTS: tuple[tuple[str, str, str], ...] = (
     ("costly-image-setting", "medium", f'{TORCH}CMD ["gunicorn", "-w", "4", "app:app"]\n'),
     ("costly-image-setting", "medium", f"{TORCH}ENV WEB_CONCURRENCY=4\n"),
     ("costly-image-setting", "low", "FROM condaforge/miniforge3:24.11.3-0\nRUN conda install -y -c conda-forge a=1\n"),
-    ("shell-as-first-process", "medium", f"{TORCH}CMD uvicorn a:app 2>&1 | tee /log\n"),
+    ("shell-as-first-process", "low", f"{TORCH}CMD uvicorn a:app 2>&1 | tee /log\n"),
     ("shell-as-first-process", "medium", f"{TORCH}CMD exec python train.py | tee /log\n"),
     ("unfit-versions", "high", f"{CUDA}RUN pip install jax==0.4.35\n"),
     (
@@ -266,14 +267,14 @@ FAULTS: tuple[tuple[str, str, str], ...] = (
     ("moving-version", "medium", "FROM pytorch/pytorch:latest\n"),
     ("moving-version", "medium", f"{TORCH}RUN git clone https://e.org/a.git && pip install ./a\n"),
     ("moving-version", "medium", f"{CUDA}RUN pip install torch\n"),
-    ("moving-version", "medium", f"{TORCH}ADD https://e.org/w.tar.gz /w/\n"),
+    ("moving-version", "low", f"{TORCH}ADD https://e.org/w.tar.gz /w/\n"),
     ("costly-image-setting", "high", f"{TORCH}ENV NCCL_P2P_DISABLE=1\n"),
     ("costly-image-setting", "high", f"{TORCH}ENV NVIDIA_DRIVER_CAPABILITIES=video\n"),
     ("costly-image-setting", "low", f"{TORCH}ENV OMP_NUM_THREADS=1\n"),
-    ("costly-image-setting", "medium", f"{TORCH}ENV LD_LIBRARY_PATH=/opt/lib\n"),
+    ("costly-image-setting", "low", f"{TORCH}ENV LD_LIBRARY_PATH=/opt/lib\n"),
     ("costly-image-setting", "high", f"{TORCH}ENV PATH=/opt/venv/bin\n"),
     ("costly-image-setting", "medium", f"{TORCH}HEALTHCHECK --interval=10s CMD python -c 'import torch'\n"),
-    ("costly-image-setting", "medium", f"{TORCH}VOLUME /checkpoints\n"),
+    ("costly-image-setting", "low", f"{TORCH}VOLUME /checkpoints\n"),
     ("costly-image-setting", "medium", f'{TORCH}CMD ["sh", "-c", "pip install -r r.txt && exec python train.py"]\n'),
     (
         "unfit-versions",
@@ -300,7 +301,7 @@ FAULTS: tuple[tuple[str, str, str], ...] = (
     ),
     ("torch-twice", "high", "FROM nvcr.io/nvidia/pytorch:24.10-py3\nRUN pip install torch==2.5.1\n"),
     ("torch-twice", "high", f"{TORCH}RUN pip install torch==2.5.1 --index-url https://download.pytorch.org/whl/cpu\n"),
-    ("torch-twice", "medium", f"{TORCH}RUN pip install vllm==0.6.4\n"),
+    ("torch-twice", "medium", f"{TORCH}RUN pip install vllm\n"),
     ("torch-twice", "medium", f"{CUDA}RUN pip install torch==2.5.1\nRUN pip install torch==2.4.0 a==1\n"),
 )
 """(rule, severity, text)"""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from .settings import ACCELERATE, DEEPSPEED, LIGHTNING
 from .texts import (
+    ACCUMULATED,
     CLIPPED,
     DATASET,
+    GAN,
     LOOP,
     MODULE,
     PREFIXED,
@@ -60,6 +62,68 @@ ENDED += "c = transformers.DataCollatorForLanguageModeling(t, mlm=False)\n"
 KEPT_BEST = LOOP + "    if loss < best:\n        best, best_state = loss, {}\ntorch.save(best_state, 'best.pt')\n"
 TRAINER = "from transformers import Trainer, TrainingArguments\n"
 TRAINER += "a = TrainingArguments('o')\ndata.set_transform(f)\n{}(args=a)\n"
+
+SAMPLED_FROM = "for x in noise:\n    model.eval()\n    model(x).sum().backward()\n"
+MOVED = "import torch\nmodel = torch.nn.Linear(2, 2)\nnet = torch.nn.parallel.DistributedDataParallel(\n"
+MOVED += "    {}, device_ids=[0]\n)\n{}\n"
+HEADED = "import timm, torch\nfrom timm.optim import param_groups_weight_decay\nnew = timm.create_model('a')\n{1}\n"
+HEADED += "optimizer = torch.optim.AdamW(param_groups_weight_decay(new))\n{0}\n"
+LEAF = change(
+    LOOP,
+    "loss = criterion(model(x), y)",
+    "with torch.no_grad():\n            out = model(x)\n        loss = (scale * out).mean()",
+).replace("model = nn", "scale = torch.tensor(1.0{})\nmodel = nn")
+UPDATES = """
+import torch
+model = torch.nn.Linear(2, 2)
+optimizer = torch.optim.SGD(model.parameters())
+scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, max_steps)
+def update(x):
+    model(x).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+def schedule():
+    scheduler.step()
+for epoch in range(9):
+    for x in rows:
+        update(x)
+"""
+PREPARED = """
+import accelerate, torch
+from torch.utils.data import DataLoader
+class Trainer:
+    def __init__(self, model, data):
+        self.accelerator = accelerate.Accelerator()
+        optimizer, loader = torch.optim.SGD(model.parameters()), DataLoader(data)
+        self.accelerator.prepare({})
+        self.run(model, optimizer, loader)
+    def run(self, model, optimizer, loader):
+        model = self.accelerator.prepare(model)
+        for x in loader:
+            self.accelerator.backward(model(x).sum())
+            optimizer.step()
+"""
+BETTER = "import torch\n{1} = math.inf\nif {0} < {1}:\n    {1} = {0}\n"
+NETWORK = "net = nn.Sequential(nn.Linear(2, 2))\ndef move(part):\n    part.to('cuda')\nmove(net)\n"
+DROPPING = """
+import torch.nn.functional as F
+from torch import nn
+class {1}(nn.Module):
+    def __init__(self, rate={0}):
+        self.rate = rate
+    def forward(self, x):
+        return F.dropout(x, p=self.rate)
+"""
+FED = change(LOOP, "DataLoader(data, shuffle=True, num_workers=2,", "DataLoader({}, shuffle=True,")
+MNIST = "torchvision.datasets.MNIST({}, download=True)\n"
+SAVED_EACH = RANKED + "    torch.save(model, 'a.pt')\n"
+JUDGED = change(GAN, "D(fake).mean() - D(x).mean()", "score(D({})) - score(D(x))")
+JUDGED = change(JUDGED, "-D(fake).mean()", "-score(D(fake))")
+JUDGED += "def score(out):\n    return out.mean()\n"
+SCORES = LOOP + "        score()\ndef score():\n    rows = DataLoader(data)\n    return {}\n"
+JUDGES = "from lib import Trial\n" + LOOP.replace("nn.Linear(2, 2)", "nn.Sequential(nn.Dropout(0.1))")
+JUDGES += "class Judge{}:\n    def score(self):\n        with torch.no_grad():\n            for x in loader:\n"
+JUDGES += "                model(x)\n"
 
 PAIRS: list[tuple[str, str, str, str]] = [
     (P, "eval-mode-kept", MODULE + LOOP + "    policy.eval()\n", MODULE + LOOP + "    ref_policy.eval()\n"),
@@ -234,7 +298,13 @@ PAIRS: list[tuple[str, str, str, str]] = [
         LOOP + "        torch.cuda.empty_cache()\n",
         change(LOOP, "criterion(model(x)", "criterion(policy.generate(x)") + "        torch.cuda.empty_cache()\n",
     ),
-    (P, "accumulation-without-no-sync", WRAPPED, WRAPPED + "other = FullyShardedDataParallel(model)\n"),
+    (P, "accumulation-without-no-sync", "accum_steps = 8\n" + WRAPPED, WRAPPED),
+    (
+        P,
+        "accumulation-without-no-sync",
+        "accum_steps = 8\n" + WRAPPED,
+        "accum_steps = 8\n" + WRAPPED + "other = FullyShardedDataParallel(model)\n",
+    ),
     (P, "gradients-in-validation", VALIDATED, VALIDATED + "def force(e, x):\n    return torch.autograd.grad(e, x)\n"),
     (P, "misused-scheduler", RATED.format("args.lr * 0.9**i"), RATED.format("args.low / args.lr * 0.9**i")),
     (P, "unmasked-labels", ENDED.format("t.eos_token"), ENDED.format("'[pad]'")),
@@ -273,5 +343,73 @@ PAIRS: list[tuple[str, str, str, str]] = [
         "deepspeed-settings",
         change(DEEPSPEED, '"stage": 2', '"stage": 3, "stage3_gather_16bit_weights_on_model_save": false'),
         change(DEEPSPEED, '"stage": 2', '"stage": 3, "stage3_gather_16bit_weights_on_model_save": true'),
+    ),
+    (P, "eval-mode-kept", MODULE + LOOP + "    model.eval()\n", MODULE + LOOP + SAMPLED_FROM),
+    (P, "bypassed-ddp", MOVED.format("model", "model.cuda()"), MOVED.format("model.to(0)", "")),
+    (P, "bypassed-ddp", RANKED + "net = model.cuda()\nmp.spawn(run)\n", RANKED + "net = model.cuda()\n"),
+    (
+        P,
+        "bypassed-ddp",
+        change(RANKED, "criterion(model(x), y)", "model.module.rollout(x)"),
+        change(RANKED, "criterion(model(x), y)", "criterion(model(x), y) + model.module.penalty(x)"),
+    ),
+    (P, "stale-optimizer", HEADED.format("new.reset_classifier(5)", ""), HEADED.format("", "new.reset_classifier(5)")),
+    (P, "unmet-requirement", LOOP + "blank = 27\nc = nn.CTCLoss()\n", LOOP + "blank = d.blank\nc = nn.CTCLoss()\n"),
+    (P, "repeated-forward", TWICE.format(""), LOOP + 2 * "        accelerator.unwrap_model(x)\n"),
+    (P, "detached-loss", LEAF.format(""), LEAF.format(", requires_grad=True")),
+    (P, "misused-scheduler", UPDATES + "    schedule()\n", UPDATES + "        schedule()\n"),
+    (P, "half-accelerated", PREPARED.format("optimizer"), PREPARED.format("optimizer, loader")),
+    (
+        P,
+        "slow-dataset",
+        DATASET.format(get="pd.read_csv(self.path)"),
+        DATASET.format(
+            get="self.read(self.rows[i])\n    def read(self, path):\n        return pd.read_csv(self.root / path)"
+        ),
+    ),
+    (
+        P,
+        "forced-wait-each-step",
+        LOOP + "        torch.cuda.synchronize()\n",
+        LOOP + "        torch.cuda.synchronize()\n        took = time.perf_counter() - start\n",
+    ),
+    (
+        P,
+        "forced-wait-each-step",
+        LOOP + "        torch.save(model, 'a.pt')\n",
+        LOOP + "        for name in due:\n            torch.save(model, name)\n",
+    ),
+    (P, "wrong-best", BETTER.format("acc", "best_acc"), BETTER.format("distance", "best_distance_score")),
+    (P, "statement-without-effect", LOOP + "        x.to('cuda')\n", LOOP + NETWORK),
+    (P, "statement-without-effect", LOOP + "        x.to('cuda')\n", LOOP + "        x.to(torch.float16)\n"),
+    (P, "dropout-always-on", DROPPING.format("0.1", "Net"), DROPPING.format("0.0", "Net")),
+    (P, "dropout-always-on", DROPPING.format("0.1", "Net"), DROPPING.format("0.1", "Prenet")),
+    (P, "workerless-loader", FED.format("datasets.ImageFolder('a')"), FED.format("convert_tokenizer(rows)")),
+    (P, "save-on-every-rank", RANKED + MNIST.format("'data'"), RANKED + MNIST.format("f'data{rank}'")),
+    (P, "save-on-every-rank", SAVED_EACH, RANKED + "torch.save(model, 'a.pt')\n"),
+    (P, "undetached-input", GAN, change(GAN, "loss.backward()", "loss.backward(retain_graph=True)")),
+    (
+        P,
+        "undetached-input",
+        JUDGED.format("fake"),
+        JUDGED.format("fake.detach()"),
+    ),
+    (P, "swallowed-errors", CAUGHT.format("            print(e)\n"), CAUGHT.format("            quit()\n")),
+    (P, "unreduced-metric", KEEPS_BEST, SHARED + "torch.save(right, 'a.pt')\n"),
+    (P, "kept-graph", LOOP + "        kept.append(model(x))\n", LOOP + "        kept.append(loss.mean())\n"),
+    (P, "loader-per-step", SCORES.format("next(iter(rows))"), SCORES.format("[model(x) for x in rows]")),
+    (P, "validation-in-train-mode", JUDGES.format(""), JUDGES.format("(Trial)")),
+    (P, "undivided-accumulation", ACCUMULATED, change(ACCUMULATED, "model(x), y)", "model(x), y) / len(y)")),
+    (
+        P,
+        "misused-scaler",
+        change(LOOP, "optimizer.step()", "scaler.step(optimizer)\n        scaler.update()"),
+        change(LOOP, "optimizer.step()", "if amp:\n            scaler.step(optimizer)\n            scaler.update()"),
+    ),
+    (
+        "deepspeed",
+        "deepspeed-settings",
+        change(DEEPSPEED, '"bf16"', '"comms_logger": {"enabled": true}, "bf16"'),
+        change(DEEPSPEED, '"bf16"', '"flops_profiler": {"enabled": true}, "bf16"'),
     ),
 ]

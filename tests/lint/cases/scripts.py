@@ -98,7 +98,6 @@ CASES: dict[str, tuple[str, str]] = {
         change(LOOP, "criterion(model(x), y)", "criterion(torch.softmax(model(x), -1), y)"),
         change(LOOP, "loss.backward()", "shown = torch.softmax(model(x), -1)\n        loss.backward()"),
     ),
-    "retained-graph": (change(LOOP, "backward()", "backward(retain_graph=True)"), LOOP),
     "stale-optimizer": (
         change(LOOP, "loader =", "model.head = nn.Linear(2, 3)\nloader ="),
         change(LOOP, "optimizer =", "model.head = nn.Linear(2, 3)\noptimizer ="),

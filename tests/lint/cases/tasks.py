@@ -31,6 +31,7 @@ spec:
         - {name: ckpt, persistentVolumeClaim: {claimName: ckpt}}
 """
 """A training on two nodes in which nothing is wrong."""
+DASH = change(JOB, "registry.example.org/train:1", "pytorch/pytorch:2.5.1")
 SPOT = change(JOB, "      subdomain", "      nodeSelector: {cloud.google.com/gke-spot: 'true'}\n      subdomain")
 
 CASES: dict[str, tuple[str, str]] = {
@@ -40,8 +41,8 @@ CASES: dict[str, tuple[str, str]] = {
     "swallowed-signal": (change(JOB, "- exec torchrun", "- cd /app && torchrun"), JOB),
     "lost-task-exit-code": (change(JOB, "--resume latest", "--resume latest 2>&1 | tee log"), JOB),
     "bash-in-sh": (
-        change(change(JOB, "[bash, -c]", "[sh, -c]"), "- exec torchrun", "- source /venv/bin/activate; exec torchrun"),
-        change(change(JOB, "[bash, -c]", "[sh, -c]"), "- exec torchrun", "- . /venv/bin/activate; exec torchrun"),
+        change(change(DASH, "[bash, -c]", "[sh, -c]"), "- exec torchrun", "- source /venv/bin/activate; exec torchrun"),
+        change(change(DASH, "[bash, -c]", "[sh, -c]"), "- exec torchrun", "- . /venv/bin/activate; exec torchrun"),
     ),
     "lost-checkpoints": (change(JOB, "persistentVolumeClaim: {claimName: ckpt}", "emptyDir: {}"), JOB),
     "spot-without-retry": (change(SPOT, "  parallelism: 2", "  parallelism: 2\n  backoffLimit: 0"), SPOT),

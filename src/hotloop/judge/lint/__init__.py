@@ -31,6 +31,8 @@ TRIAL = re.compile(
     r"|(^|/)((\w*_)?(bench(mark)?s?|profil(e|er|ing)|debug)|(\w*_)?(bench(mark)?|debug|profile|test)_\w*)\.(py|json|ya?ml)$"
 )
 """A path of tests, benchmarks or debugging, whose runs are short: of no finding of these formats is the cost high."""
+UNUSED = re.compile(r"(?i)(^|/)((unit_?|integration_?)?tests?|e2e|ci|\.github)/")
+"""Folders of tests and CI, whose images and manifests train nothing."""
 ORDER = {severity: at for at, severity in enumerate(Severity)}
 
 
@@ -115,7 +117,8 @@ def lint_file(
         except Exception as error:
             unread.append(Unread(file=file.path, reason=f"the rule {rule.id} failed on it ({error!r:.120})"))
     is_training = file.kind in ("python", "deepspeed", "accelerate", "lightning")
-    least = Severity.LOW if is_training and TRIAL.search(file.path) else Severity.HIGH
+    is_cheap = (TRIAL if is_training else UNUSED).search(file.path)
+    least = Severity.LOW if is_cheap else Severity.HIGH
     found = [replace(one, file=file.path, severity=max(one.severity, least, key=ORDER.__getitem__)) for one in found]
     ignored = find_ignored(file.text)
     kept = [

@@ -287,6 +287,25 @@ class ValueFlow:
             found += [value] if value is not None else []
         return found
 
+    def numbers(self, value: ast.AST) -> list[object]:
+        """The literals that a value may be, including the defaults of parameters and of arguments of a command line."""
+        last, found = self.name(value).rpartition(".")[2], list[ast.AST]()
+        for origin in self.origins(value):
+            scope = self.links.owners.get(origin)
+            given = scope.args if isinstance(scope, FUNCTIONS) else None
+            names = [*given.posonlyargs, *given.args] if given else []
+            pairs = zip(names[::-1], given.defaults[::-1], strict=False) if given else ()
+            found += [origin, *(default for one, default in pairs if one is origin)]
+            found += (
+                [one for name, one in zip(given.kwonlyargs, given.kw_defaults, strict=True) if name is origin and one]
+                if given
+                else []
+            )
+        for call in self.links.called.get("add_argument", ()):
+            flags = [str(getattr(one, "value", "")).lstrip("-").replace("-", "_") for one in call.args]
+            found += [part.value for part in call.keywords if part.arg == "default" and last in flags]
+        return [one.value for one in found if isinstance(one, ast.Constant)]
+
     def callers(self, function: Function) -> list[ast.Call]:
         """Calls of a function or method; for ``__init__``, those of its class."""
         owner = self.links.owners[function]

@@ -22,7 +22,9 @@ TRAINS = re.compile(
 SERVES = re.compile(
     r"(?i)\bserve|\bserver|vllm|uvicorn|gunicorn|sglang|triton|text-generation|\binfer|predict|jupyter|gradio"
 )
-IDLES = re.compile(r"(?i)\bsleep|busybox|pause|nccl|nvidia-smi|_?tests?\b|bench|vector-?add|download|\becho\b")
+IDLES = re.compile(
+    r"(?i)\bsleep|busybox|pause|nccl|nvidia-smi|_?tests?\b|\w+-smi\b|bench|vector-?add|download|\becho\b"
+)
 WORKS = re.compile(
     r"(?i)\b(embed|encode|caption|transcribe|score|export|eval\w*|generat\w*|label|index|convert|extract|tokeni\w+)\b"
     r"|--(num[-_])?shards?\b"
@@ -93,6 +95,7 @@ class Task:
     trains: bool = False
     shared_bytes: float | None = None
     folder: str = ""
+    image: str = ""
 
     @cached_property
     def launches(self) -> tuple[tuple[ShellCommand, LaunchLine], ...]:
@@ -196,8 +199,14 @@ class Task:
         ]
         saved += [(one.value, one.line) for one in self.variables if one.value and _SAVE_VARIABLE.search(one.name)]
         found = {}
-        for path, line in saved:
-            if re.search(r"://|\$|^-|^\d*$", path) or not re.match(r"[/.~]|[\w-]+(/|$)", path):
+        removed = [one.text for one in self.script.commands if one.name == "rm"]
+        is_unsaved = any(re.search(r"save[-_]strategy$", name) and value == "no" for name, value, _ in self.options)
+        for path, line in saved if not is_unsaved else ():
+            if (
+                any(path in text for text in removed)
+                or re.search(r"://|\$|^-|^\d*$", path)
+                or not re.match(r"[/.~]|[\w-]+(/|$)", path)
+            ):
                 continue
             place = posixpath.normpath(posixpath.join(self.folder, path))
             fitting = [mount for mount in self.mounts if f"{place}/".startswith(f"{mount.path.rstrip('/')}/")]

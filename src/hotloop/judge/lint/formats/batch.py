@@ -31,8 +31,8 @@ _BLANK = re.compile(r"\s")
 _ARITHMETIC = re.compile(r"\$\(\(([^()]{1,200})\)\)")
 TRAINS = re.compile(r"(?i)train|fine.?tun|\bmain|\brun|sft|dpo|grpo|\bfit|learn|distill|ddp|fsdp|imagenet|gpt")
 _PREPARES = re.compile(
-    r"(?i)prepro|prepare|download|convert|tokeni|extract|setup|make_|build|merge|split|index|clean|evaluat|\beval|infer|"
-    r"generat|plot|test|check|upload|ratio|route|report|summar|export|collect|aggregat|serve|bench|screen"
+    r"(?i)prepro|prepare|(^|_)prep(_|\.|$)|dataset\.|download|convert|tokeni|extract|setup|make_|build|merge|split|index|clean|evaluat|\beval|infer|"
+    r"generat|plot|^venv$|^virtualenv$|^pip$|test|check|upload|ratio|route|report|summar|export|collect|aggregat|serve|bench|screen"
 )
 
 _NAME = re.compile(r"\$[{(]*[#!]?(\w+)")

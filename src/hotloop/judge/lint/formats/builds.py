@@ -286,7 +286,7 @@ class DockerBuild:
         """The Python files of the context that are copied, up to a bound, with their text."""
         paths = {path for layer in self.layers for path in layer.files.values() if path.endswith(".py")}
         folder = self.context.folder if self.context else ""
-        return [(path, _read_text(Path(folder, path)) or "") for path in sorted(paths)[:MOST_SCRIPTS]]
+        return [(path, read_text(Path(folder, path)) or "") for path in sorted(paths)[:MOST_SCRIPTS]]
 
     @cached_property
     def code(self) -> str:
@@ -356,14 +356,14 @@ class DockerBuild:
 
     def is_untracked(self, path: str) -> bool:
         """Whether git ignores a file of that name in the context, as for files that a build creates."""
-        text = _read_text(Path(self.context.folder, ".gitignore")) if self.context else None
+        text = read_text(Path(self.context.folder, ".gitignore")) if self.context else None
         return posixpath.basename(path) in (text or "")
 
     def read_file(self, layer: Layer, path: str) -> str | None:
         """The text of a file of the context by its path in the image, as the layer finds it."""
         above = [one for one in self.chain(layer.stage) if one.line <= layer.line]
         source = next((one.files[path] for one in reversed(above) if path in one.files), None)
-        return _read_text(Path(self.context.folder, source)) if source is not None and self.context else None
+        return read_text(Path(self.context.folder, source)) if source is not None and self.context else None
 
     def list_requirements(self, layer: Layer, install: Install) -> list[str]:
         """The requirements of a pip or uv install, as written in the command and in the files that it names."""
@@ -598,7 +598,7 @@ def _find_script(one: Instruction) -> tuple[str, int]:
     return text + bodies, one.first_line
 
 
-def _read_text(path: Path) -> str | None:
+def read_text(path: Path) -> str | None:
     try:
         with path.open("rb") as file:
             return file.read(MOST_TEXT).decode("utf-8", "replace")
@@ -607,8 +607,8 @@ def _read_text(path: Path) -> str | None:
 
 
 def _read_ignores(dockerfile: str, folder: Path) -> str | None:
-    own = _read_text(Path(f"{dockerfile}.dockerignore"))
-    return own if own is not None else _read_text(folder / ".dockerignore")
+    own = read_text(Path(f"{dockerfile}.dockerignore"))
+    return own if own is not None else read_text(folder / ".dockerignore")
 
 
 @lru_cache(maxsize=64)

@@ -290,7 +290,12 @@ class Manifests:
             trains=pod.is_training,
             shared_bytes=shared,
             variables=container.variables,
-            mounts=tuple(_mounts(pod, container)),
+            mounts=tuple(
+                mount
+                for other in (find_pods(pod.owner) if pod.kind == "MPIJob" else (pod,))  # mpirun starts it in all pods
+                for one in (other.containers if other is not pod else (container,))
+                for mount in _mounts(other, one)
+            ),
             is_wired=pod.kind not in BUILT_IN or bool(pod.owner["spec.plugins"]),
             is_warned=bool(_WARNED.search(container.text))
             or (pod.spec["terminationGracePeriodSeconds"].number or 0) > 30,
@@ -299,6 +304,7 @@ class Manifests:
             limit_s=limit.number,
             notes=self.notes,
             folder=container["workingDir"].text or "",
+            image=container["image"].text or "",
         )
 
 
@@ -327,7 +333,8 @@ def parse_manifests(file: SourceFile, around: Surroundings) -> Manifests | None:
         return None
     images = [bool(container["image"]) for one in found for pod in find_pods(one) for container in pod.containers]
     named = "/".join(file.path.split("/")[-2:])
-    is_part = "patch" in named or (bool(images) and not any(images))
+    is_alone = all(one["kind"].text == "Pod" for one in found)  # without containers: the template of an operator
+    is_part = "patch" in named or not any(images or [not is_alone])
     beside = [objects for path, objects in folder.items() if path != file.path]
     return Manifests(
         objects=found,

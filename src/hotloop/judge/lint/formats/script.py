@@ -58,8 +58,11 @@ _LOSS = re.compile(r"(?i)loss|criterion|objective")
 _MODEL = re.compile(
     r"(?i)(^|_)(model|net|network|module|generator|discriminator|student|classifier|unet|policy|actor|critic)(_|\d|$)"
 )
-_COPY = re.compile(r"(?i)(^|_)(ref|reference|ema|teacher|target|old|frozen|shadow|averaged?|best)(_|\d|$)")
-"""Names of models that follow the trained one, or stay as they were."""
+_COPY = re.compile(
+    r"(?i)(^|_)(ref|reference|ema|teacher|target|old|frozen|shadow|averaged?|best)(_|\d|$)"
+    r"|^_?(un)?(wrap|get|set|build|load|save|create|make|init|setup|prepare|register|eval|train|test|update)_"
+)
+"""Names of models that follow the trained one or stay as they were, and of functions that do something with a model."""
 _FROM_LIBRARY = re.compile(r"torchvision|timm|from_pretrained|transformers|\w_models?\b|smp")
 _HAS_MODES = re.compile(r"(?i)drop|batch_?norm|resnet|Transformer|backbone")
 _TAKES_LOSS = re.compile(r"(?i)accelerator|fabric|engine|manual|strategy|booster|self$|^\?$")
@@ -68,6 +71,8 @@ _SHAPES = ("squeeze", "view", "flatten", "reshape", "float", "contiguous")
 _JOINS = (ast.BinOp, ast.BoolOp, ast.UnaryOp, ast.Starred, ast.Tuple, ast.List)
 MOST_SLICE = 300
 """The most expressions of a slice."""
+_GROUPS = re.compile(r"(^|\.)param_groups_\w+$")
+"""Functions of timm from a model to groups of its parameters."""
 NO_GRAD = (".no_grad", ".inference_mode")
 PARAMETERS = ("parameters", "named_parameters", "params_groups")
 
@@ -312,6 +317,8 @@ class LintedScript(ValueFlow):
                 for part in self.said(given):
                     if isinstance(part, ast.Attribute) and part.attr in PARAMETERS:
                         found.update(dict.fromkeys(self.origins(part.value, inside=True), call))
+                    elif isinstance(part, ast.Call) and part.args and _GROUPS.search(self.name(part.func)):
+                        found.update(dict.fromkeys(self.origins(part.args[0], inside=True), call))
         return found
 
     def is_trained(self, node: ast.AST) -> bool:
@@ -325,7 +332,9 @@ class LintedScript(ValueFlow):
             return True
         unknown = all(isinstance(origin, (ast.arg, ast.Name, ast.Attribute)) for origin in origins)
         last = self.name(node).rpartition(".")[2]
-        return unknown and bool(_MODEL.search(last)) and not _COPY.search(last)
+        is_named = unknown and bool(_MODEL.search(last)) and not _COPY.search(last)
+        is_function = is_named and isinstance(node, ast.expr) and isinstance(self.definition(node), FUNCTIONS)
+        return is_named and not is_function and dotted(node).partition(".")[0] not in self.imported
 
     def ends(self, value: ast.AST) -> list[ast.AST]:
         """The functions and layers that ultimately compute a value, through names and the models of this file."""
@@ -360,6 +369,7 @@ class LintedScript(ValueFlow):
         """The expressions from which a value is computed, through names and functions; it ends where a value loses its
         gradient, and at the arguments of functions and layers of this file. ``models``: through forward methods."""
         found: dict[ast.AST, None] = {}
+        entered: dict[ast.AST, ast.Call] = {}
         todo: list[tuple[ast.AST, int | None]] = [(value, None)]
         while todo and len(found) < MOST_SLICE:
             node, at = todo.pop()
@@ -370,7 +380,8 @@ class LintedScript(ValueFlow):
                 (each, None) for each in ast.iter_child_nodes(node) if isinstance(each, (ast.expr, ast.keyword))
             ]
             if isinstance(node, ast.arg):
-                inner = [(one, at) for one in self.given(node)]
+                call = entered.get(self.scope(node))
+                inner = [(one, at) for one in self.given(node) if call is None or call in self.parents(one)]
             elif isinstance(node, (ast.Name, ast.Attribute)):
                 inner = [(one.value, one.at) for one in self.reaching(node)] or inner
             elif isinstance(node, (ast.Tuple, ast.List)) and at is not None and 0 <= at < len(node.elts):
@@ -386,6 +397,8 @@ class LintedScript(ValueFlow):
                 cut = self.name(node.func).rpartition(".")[2] in ("detach", "item", "sign")
                 results: list[tuple[ast.AST, int | None]] = [(each, at) for one in known for each in self.results(one)]
                 inner = [] if cut else results or ([] if self.is_model(node.func) else inner)
+                if any(entered.setdefault(one, node) is not node for one in known):
+                    inner = inner + [(each, None) for each in (*node.args, *(part.value for part in node.keywords))]
             todo += inner
         return list(found)
 
@@ -516,6 +529,10 @@ class LintedScript(ValueFlow):
         values = [*call.args, *(part.value for part in call.keywords)]
         method = call.func.value if isinstance(call.func, ast.Attribute) else None
         inside = self._join(values if method is None or is_torch else [method, *values[:4]], assumed)
+        if name == "torch.nn.Parameter" or last == "requires_grad_" or constant(keyword(call, "requires_grad")) is True:
+            return "graph"
+        if name.startswith("torch.nn.") and last[:1].isupper():
+            return ""  # a module, not a tensor
         if last in _DETACHES or name in _PLAIN or name.startswith(("numpy.", "np.")):
             return _cut(inside)
         if self.without_gradients(call) is not None:

@@ -39,7 +39,12 @@ def _blocked(batch: Batch) -> list[ReadPlace]:
     """A program in the foreground that never ends and that a training follows."""
     last = max((run.line for run in batch.trainings), default=0)
     places = [one for one in batch.commands if _is_endless(one) and not one.is_background and one.line < last]
-    return [ReadPlace(one.line, one.text[:60]) for one in places if not {"function", "if"} & set(one.blocks)]
+    ends = [one.line for one in batch.script.named("break", "exit", "return") if "loop" in one.blocks]
+    return [
+        ReadPlace(one.line, one.text[:60])
+        for one in places
+        if not re.search(r"function|\bif\b", " ".join(one.blocks)) and not any(one.line < end < last for end in ends)
+    ]
 
 
 ENDLESS_WAIT = table_rule(

@@ -43,12 +43,16 @@ def rank_of_batch_shell(batch: Batch) -> Iterator[LintFinding]:
     tasks = max(
         [batch.tasks_per_node * batch.nodes, *(batch.tasks_of(run) * batch.nodes_of(run) for run in batch.runs)]
     )
+    codes = [code for run in batch.trainings if (code := batch.read_script(run))]
+    own_ranks = " ".join(codes) if codes and all("SLURM_PROCID" in code for code in codes) else ""
     is_dynamic = re.search(r"rdzv[-_]backend[= ]\s*[\"']?c10d", batch.text)
     for command in batch.commands if batch.is_job and max(tasks, batch.nodes) > 1 and "SLURM_" in batch.text else ():
         written = [word.raw for _, word in command.assignments if not word.is_literal]
         written += [word.raw for word in command.words if not word.is_literal]
         written += [command.heredoc] if command.heredoc and not command.is_quoted_heredoc else []
         used = _USES_RANK.search(command.text + (command.heredoc or ""))
+        name = next((name for name, word in command.assignments if _RANK.search(word.raw)), "")
+        used = None if name and own_ranks and not re.search(rf"\b{name}\b", own_ranks) else used
         match = next((match for text in written if (match := _RANK.search(text))), None) if used else None
         at = command.at(f".*{re.escape(match[0])}") if match else command
         is_shown = command.name in _SHOWS or {"if", "condition"} & set(command.blocks)
@@ -312,6 +316,7 @@ _USES_SEVERAL = re.compile(
     r"(?i)parallel|device_map|trainer|lightning|accelerat|spawn|device_count|cuda:[1-9{]|device_ids|vllm|\bray\b|horovod|"
     r"deepspeed|fabric|colossal|multiprocess|Popen|subprocess"
 )
+_OTHER_COUNTS = r"(worker|batch|epoch|layer|accum|seed|step)"
 _ONE_DEVICE = re.compile(
     r"(?:^|\s)(?:\S*[-_.])?(?:(?:gpu|device|gpu[-_]ids?|local[-_]rank)[= ](?:cuda:)?\d|device[= ]cuda|\S*[= ]?cuda:\d|"
     r"(?:gpus|devices|num[-_]gpus|n[-_]?gpus?)[= ]1)(?=\s|$)"
@@ -350,13 +355,19 @@ def idle_gpus(batch: Batch) -> Iterator[LintFinding]:
         )
         listed = devices.strip(",\"'").split(",") if re.fullmatch(r"[\d,\"']+", devices) and not parallel else []
         used, words = min(most, len(listed) or most), " ".join(run.words)
-        several = _USES_SEVERAL.search(batch.read_script(run) + words)
+        per_task = run.step_options.get("gpus-per-task") or batch.value("gpus-per-task")
+        several = (
+            _USES_SEVERAL.search(batch.read_script(run) + words)
+            or "DataParallel" in batch.text
+            or per_task.rpartition(":")[2] not in ("", "1")
+            or re.search(rf"--(?!\S*{_OTHER_COUNTS})\S+[= ]{gpus}(\s|$)", words)  # it gets the number of GPUs
+        )
         is_many = bool(several or (_KNOWS_DEVICES.search(words) and not _ONE_DEVICE.search(words)))
         by_itself = is_plain and ((not (run.step and most > 1) and is_many) or len(listed) == gpus)
         is_unsure = by_itself or 0 in counts or any("loop" in other.command.blocks for other in parallel)
         problems = (
-            (any(int(part or 0) >= gpus for part in listed), Severity.HIGH,
-             f"CUDA_VISIBLE_DEVICES={devices} names more GPUs than the job's {gpus}"),
+            (listed and int(listed[0] or 0) >= gpus, Severity.HIGH,
+             f"CUDA_VISIBLE_DEVICES={devices} names none of the job's GPUs (0 to {gpus - 1})"),
             (listed and most > len(listed) and not is_plain, Severity.HIGH,
              f"{most} processes see only GPUs {devices}"),
             (most > gpus and not is_plain and not parallel, Severity.HIGH,
@@ -802,8 +813,9 @@ def gpus_wait_for_cpu_work(batch: Batch) -> Iterator[LintFinding]:
         name = run.launch.script.rsplit("/", 1)[-1] if run.launch else ""
         is_costly = bool(re.search(r"(?i)preproc|prepare_?data|tokeni[sz]e|download", name) or batch.value("array"))
         is_work = _CPU_WORK.match(" ".join(run.words)) or (name and is_costly and not run.is_training)
-        choices = {"if", "case", "condition", "substitution", *(() if name else ("function",))}
-        is_choice = choices & {*run.command.blocks, *run.inner.blocks} or run.command.after or run.inner.after
+        blocks = " ".join((*run.command.blocks, *run.inner.blocks))
+        choices = r"\b(if|case|condition|substitution" + ("" if name else "|function") + r")\b"
+        is_choice = re.search(choices, blocks) or run.command.after or run.inner.after
         words = " ".join(run.words)
         tasks = batch.tasks_of(run) if run.step == "srun" else 1
         is_array = bool(batch.value("array")) and not batch.value("array").endswith("%1")
@@ -858,37 +870,3 @@ def container_without_gpus(batch: Batch) -> Iterator[LintFinding]:
                 message=f"{prefix[:60]!r} passes no GPU into the container: torch finds no CUDA device",
                 advice="--nv, or --gpus all",
             )
-
-
-@lint_rule("cores-not-passed-on", "tasks under srun do not get the job's cores", reads="sbatch")
-def cores_not_passed_on(batch: Batch) -> Iterator[LintFinding]:
-    """## What it does
-    Looks for `--cpus-per-task` in a job in which the `srun` that starts training does not repeat the option.
-
-    ## Why it costs
-    From Slurm 22.05 to 23.02, srun does not take this option from the job: each task, with its DataLoader workers, may
-    be bound to one core. Older and newer versions take it, so the severity is low.
-
-    ## How to recognize it
-    The job has an `#SBATCH --cpus-per-task` of at least 2, the srun that starts training does not have the option, and
-    `SRUN_CPUS_PER_TASK` is not set.
-
-    ## What to do
-    Use `export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK`, or `srun --cpus-per-task=$SLURM_CPUS_PER_TASK`.
-
-    ## When it is wrong
-    Ignore the finding with another Slurm, or if the site does not bind tasks to cores.
-    """
-    given = {"cpus-per-task", "exclusive", "exact", "cpus-per-gpu", "cpu-bind"}
-    is_passed = (
-        "SRUN_CPUS_PER_TASK" in batch.text or batch.option("exclusive") or (batch.count("cpus-per-task") or 1) < 2
-    )
-    runs = [run for run in batch.trainings if run.step == "srun" and not given & set(run.step_options)]
-    for run in runs[:1] if not is_passed else ():
-        yield LintFinding(
-            severity=Severity.LOW,
-            line=run.line,
-            message="srun of Slurm 22.05 to 23.02 does not take the job's --cpus-per-task: each task may get one CPU",
-            advice="export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK",
-            confidence=Confidence.LIKELY,
-        )

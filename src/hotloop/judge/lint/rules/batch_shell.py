@@ -39,6 +39,7 @@ def lost_exit_code(batch: Batch) -> Iterator[LintFinding]:
     is_watched = (
         re.search(r"FAIL|ALL", batch.value("mail-type")) or batch.option("requeue") or batch.option("dependency")
     )
+    said = set[str]()
     for run in batch.trainings if batch.is_job else ():
         command = run.command
         after = [c for c in batch.commands if c.line > command.last_line and not c.blocks]
@@ -63,7 +64,9 @@ def lost_exit_code(batch: Batch) -> Iterator[LintFinding]:
             (is_plain and last and not keeps, _MEDIUM if is_weighty else _LOW,
              f"the job ends with the exit code of {last!r}: a failed training run counts as COMPLETED"),
         )  # fmt: skip
-        for severity, message in [(severity, text) for is_so, severity, text in problems if is_so][:1]:
+        new = [(severity, text) for is_so, severity, text in problems if is_so and text not in said]
+        for severity, message in new[:1]:
+            said.add(message)
             yield LintFinding(
                 severity=severity,
                 line=pipe if command.before in ("|", "|&") and pipe else command.line,
@@ -199,7 +202,7 @@ def unexported_variable(batch: Batch) -> Iterator[LintFinding]:
             uses = rf"\$\{{?{name}\b|export\s[^\n;]*\b{name}\b|declare\s+-\w*x\w*\s[^\n]*\b{name}\b"
             if is_read and not re.search(uses, batch.text):
                 yield LintFinding(
-                    severity=_HIGH if is_rank else _MEDIUM,
+                    severity=_HIGH if is_rank else _LOW if name.endswith("_OFFLINE") else _MEDIUM,
                     line=command.line,
                     message=f"{name} is not exported: no program that this script starts gets it",
                     advice=f"export {name}=...",
@@ -311,6 +314,9 @@ _HOOK = re.compile(
 """Commands that may define the function ``conda``."""
 
 
+_LOADS_PYTHON = re.compile(r"(?i)(module|ml)\s+(load\s|add\s)?.*\b(python|\w*conda\w*|pytorch)\b")
+
+
 @lint_rule("unusable-activation", "the job uses a different environment from the activated environment", reads="sbatch")
 def unusable_activation(batch: Batch) -> Iterator[LintFinding]:
     """## What it does
@@ -333,14 +339,16 @@ def unusable_activation(batch: Batch) -> Iterator[LintFinding]:
     Ignore the finding if the site defines a function `conda` for batch shells.
     """
     active = is_hooked = 0
+    activates = r"((source|\.|conda|mamba)\s.*\bactivate\b|export PATH=|PATH=)"
+    last = max((one.line for one in batch.commands if re.match(activates, one.text.strip())), default=0)
     is_login = re.match(r"#!.*(\s-\w*[li]|--login)", batch.text)
     for command in batch.commands if batch.is_job and "activate" in batch.text else ():
         text = command.text.strip()
-        is_conda = re.match(r"(conda|mamba|micromamba)\s+activate\b", text)
+        is_conda = re.match(r"(conda|mamba|micromamba)\s+activate\s+(?!\S*(your|<))", text)
         problems = (
             (is_conda and not is_login and not is_hooked, _HIGH,
              f"{text[:50]!r} fails in a batch shell: conda's hook is not loaded, and another Python runs"),
-            (active and re.match(r"(?i)(module|ml)\s+(load\s|add\s)?.*\b(python|\w*conda\w*|pytorch)\b", text), _HIGH,
+            (active and command.line > last and _LOADS_PYTHON.match(text), _HIGH,
              f"{text[:50]!r} after the environment of line {active}: the module's Python comes first in PATH"),
             (is_conda and batch.is_set("u") and "set +u" not in batch.text, _LOW,
              "conda's scripts read unset variables: with set -u they may end the job"),

@@ -254,7 +254,7 @@ def wrong_best(script: LintedScript) -> Iterator[LintFinding]:
         best, value = sides if "best" in sides[0] else sides[::-1]
         rises = isinstance(node.test.ops[0], (ast.Gt, ast.GtE)) == (value == sides[0])
         sets = any(isinstance(one, ast.Assign) and script.name(one.targets[0]) == best for one in node.body)
-        up, down = (any(kind.search(one.rpartition(".")[2]) for one in sides) for kind in (HIGHER, LOWER))
+        up, down = (bool(kind.search(value.rpartition(".")[2])) for kind in (HIGHER, LOWER))
         starts = [script.source(one) for one in script.assigned.get(best, ()) if one.lineno < node.lineno]
         start = starts[0] if starts else ""
         huge = re.search(r"inf|1e\d|9999|maxsize", start) and "-" not in start

@@ -7,11 +7,22 @@ import os
 import posixpath
 import re
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from hotloop.core.findings import Severity
 from hotloop.core.lint import Confidence, LintEdit, LintFinding, lint_rule
 from hotloop.judge.lint.commands import BuildCommand, read_commands, read_install
-from hotloop.judge.lint.formats.builds import CODE, FOLDER, LISTS, UNKNOWN, DockerBuild, Layer, is_below
+from hotloop.judge.lint.formats.builds import (
+    CODE,
+    FOLDER,
+    LISTS,
+    MOST_SCRIPTS,
+    UNKNOWN,
+    DockerBuild,
+    Layer,
+    is_below,
+    read_text,
+)
 
 WORK = {
     "install": (Severity.HIGH, "installs packages", "copy only the package lists, install, then copy the source"),
@@ -19,6 +30,13 @@ WORK = {
     "compile": (Severity.HIGH, "compiles", "copy only the files to compile, compile, then copy the source"),
     "system": (Severity.MEDIUM, "installs system packages", "install system packages above the COPY of the source"),
 }
+SLOW = re.compile(
+    r"(?im)(^|[\s/\"'])(torch(?![\w-])|tensorflow|jax(lib)?(?![\w-])|vllm|sglang|flash[-_]attn|deepspeed|xformers"
+    r"|paddlepaddle|mxnet|apex|sentence[-_]transformers|ultralytics|openai-whisper|lightning|pytorch)"
+)
+"""Packages of gigabytes, or that are compiled for minutes."""
+RANKS = {Severity.HIGH: 0, Severity.MEDIUM: 1, Severity.LOW: 2}
+FEW = 5
 EDITED = re.compile(rf"{FOLDER.pattern}|[*?$]|(?i:train|main|app|run|serve|infer|model|tun|eval)\w*\.py$")
 """Folders, and files with a name of the programs that are edited."""
 RUNS_CODE = re.compile(r"(python[\d.]*|bash|sh|chmod|\S+\.(sh|py)|\./\S+)( (?!-m (pip|venv)|-c)|$)")
@@ -42,7 +60,8 @@ def source_before_install(build: DockerBuild, chain: Sequence[Layer]) -> Iterato
 
     ## How to recognize it
     The rule compares the files that a step reads with the copied files, except those that `.dockerignore` excludes.
-    Git's history shows how often the copied files change; without a history, the finding is `likely`.
+    Git's history shows how often the copied files change; without a history, the finding is `likely`. The severity is
+    high if the repeated step compiles or downloads gigabytes, such as torch, and low for a few small packages.
 
     ## What to do
     Copy only the package lists (`uv sync --no-install-project`), install, download, and copy the source last.
@@ -64,11 +83,31 @@ def source_before_install(build: DockerBuild, chain: Sequence[Layer]) -> Iterato
             if confidence is Confidence.LIKELY and not any(map(EDITED.search, copy.sources)):
                 # how often single files change is unknown
                 severity = Severity.LOW if kind == "system" else Severity.MEDIUM
+            weights = [_weigh(build, step) for step in open_steps if step.line in found]
+            severity = max(severity, min(weights, key=RANKS.__getitem__), key=RANKS.__getitem__)
             message = (
                 f"{' '.join(copy.sources)[:60]} {churn}, and each change invalidates and repeats line {command.line}"
             )
             text = f"{message}, which {effect} ({command.plain[:60]}) again"
             yield copy.report(severity, text, advice, confidence=confidence)
+
+
+def _weigh(build: DockerBuild, step: Layer) -> Severity:
+    """The cost of a step that is repeated: low for a few small packages or a single file, medium for many packages, or
+    unknown ones; high for what downloads gigabytes or compiles."""
+    others = [command for kind, command in step.works if read_install(command) is None]
+    texts = [command.plain for command in others if not re.match(r"(wget|curl|apt|apt-get|apk)\b", command.plain)]
+    wanted = [line for _, lines in step.wanted for line in lines]
+    is_whole = any(install.tool in ("conda", "poetry") or " sync" in install.command.plain for install in step.installs)
+    is_unread = any(install.lists and len(lines) <= len(install.packages) for install, lines in step.wanted)
+    is_unread |= any(install.projects or install.tool == "npm" for install in step.installs)
+    large = [command for command in others if WEIGHTS.search(command.plain)]
+    if texts or large or is_whole or SLOW.search("\n".join(wanted)):
+        return Severity.HIGH
+    return Severity.MEDIUM if is_unread or len(wanted) > FEW else Severity.LOW
+
+
+WEIGHTS = re.compile(r"\S\.(pt|pth|ckpt|safetensors|onnx|gguf|bin|tar|tgz|zip|tar\.\w+)\b|hf download|huggingface-cli")
 
 
 def _find_repeated(build: DockerBuild, copy: Layer, step: Layer) -> tuple[str, BuildCommand, str, Confidence] | None:
@@ -95,6 +134,9 @@ def _find_repeated(build: DockerBuild, copy: Layer, step: Layer) -> tuple[str, B
         is_first = not any(
             kind == "install" for one in build.chain(copy.stage) if one.line < copy.line for kind, _ in one.works
         )
+        project = build.read_file(step, posixpath.join(command.folder, "pyproject.toml")) or ""
+        if any(one.strip("./") and one.strip("./") in project for one in copy.sources):
+            continue  # a package of the workspace
         brings = install is not None and is_first and not {"--no-deps", "--no-build-isolation"} & set(install.options)
         churn = build.describe_churn(copy, () if needs_all else spared)
         if churn is not None and (not needs_all or (brings and not local)):
@@ -346,6 +388,7 @@ def layer_copied_again(build: DockerBuild, chain: Sequence[Layer]) -> Iterator[L
             is_small = size < SMALL and all(one.copies for one in written) and (bool(size) or not weights)
             is_small &= not (is_owner and any(re.search(r"conda|venv|site-packages", one) for one in paths))
             is_small |= not is_owner and not size and (not ARCHIVE.search(command.plain) or "/archive/" in fetched)
+            is_small |= is_owner and not size and not weights and not LARGE_FOLDER.search(command.plain)
             if written and (is_owner or command.name in ("rm", "unlink")) and "chmod -R +x" not in command.plain:
                 shown = f" ({size / 2**20:,.0f} MiB)" if size >= SMALL else ""
                 effect = (
@@ -364,6 +407,7 @@ def layer_copied_again(build: DockerBuild, chain: Sequence[Layer]) -> Iterator[L
                 )
 
 
+LARGE_FOLDER = re.compile(r"conda|venv|site-packages|/env(s|\b)|cache|model|weights|checkpoint|\bdata|huggingface")
 ARCHIVE = re.compile(r"\.(t?gz|tar\S*|zip|run|bin|pt|pth|7z|iso|xz|zst|bz2)\b|/\*?( |$)")
 
 
@@ -471,6 +515,7 @@ def copy_without_source(build: DockerBuild, layer: Layer) -> Iterator[LintFindin
             and not PRODUCT.search(inside)
             and not build.is_untracked(inside)
             and not (inside.startswith(".git") or "$" in layer.instruction.arguments)
+            and not _is_brought(build, posixpath.basename(inside))
             and _know_context(context.folder, others)
         ):
             names = {part.lower() for path in context.files for part in path.split("/")}
@@ -480,6 +525,14 @@ def copy_without_source(build: DockerBuild, layer: Layer) -> Iterator[LintFindin
                 "correct the path, or create the file before the build",
                 confidence=Confidence.LIKELY,
             )
+
+
+def _is_brought(build: DockerBuild, name: str) -> bool:
+    """Whether a script next to the Dockerfile puts a file into the context, or chooses another context."""
+    folder = os.path.dirname(build.path) or os.curdir
+    scripts = [one for one in os.listdir(folder) if one.endswith(".sh") or one == "Makefile"][:MOST_SCRIPTS]
+    texts = [read_text(Path(folder, one)) or "" for one in scripts]
+    return any(re.search(rf"docker build|buildx|\b(cp|mv|wget|curl|ln)\b.*{re.escape(name)}", text) for text in texts)
 
 
 def _know_context(folder: str, sources: set[str]) -> bool:
@@ -492,6 +545,15 @@ AUTOMATIC = re.compile(
     r"\w*PATH$|(TARGET|BUILD)(PLATFORM|OS|ARCH|VARIANT)$|(?i:\w*_proxy)$|(PATH|HOME"
     r"|HOSTNAME|USER|PWD|SHELL|LANG|TERM|RANDOM|UID)$"
 )
+OF_BASES = re.compile(
+    r"(?i)(cuda|nvidia|nvcr|pytorch|vllm|sglang)\S*\t(CUDA_(VERSION|HOME)|NV(IDIA)?_\w+|NCCL_VERSION|PYTORCH_VERSION)$"
+    r"|python\S*\tPYTHON_VERSION$|(conda|mamba|jupyter)\S*\tCONDA_\w+$|spark\S*\tSPARK_HOME$|rocm\S*\tROCM_\w+$"
+)
+"""Base images, and variables that they set."""
+BARE = re.compile(
+    r"(^|/)(ubuntu|debian|alpine|centos|rockylinux|fedora|amazonlinux|python|cuda|pytorch)(/pytorch)?(:|$)"
+)
+"""Bases whose variables are known."""
 SELF = re.compile(r"\b(\w{1,60})[= ]\S{0,200}?\$\{?\1\b")
 MOST_TEXT = 100_000
 USE = re.compile(r"(?<!\\)\$(?:(\w+)|\{(\w+)[}#%/])")
@@ -535,7 +597,15 @@ def undefined_variable(build: DockerBuild, chain: Sequence[Layer]) -> Iterator[L
         known = kept | (set() if is_start else arguments) | {name for pair in own for name in pair}
         used = [match[1] or match[2] for match in USE.finditer(text)] if is_read and "<<" not in text else []
         extended = set(SELF.findall(text[:MOST_TEXT])) if layer.name == "ENV" else set()
-        lost = [name for name in used if name in somewhere - known - extended and not AUTOMATIC.match(name)]
+        base = build.dockerfile.lineage(layer.stage)[0].base
+        lost = [
+            name
+            for name in used
+            if name in somewhere - known - extended
+            and not AUTOMATIC.match(name)
+            and not OF_BASES.search(f"{base}\t{name}")
+            and (name in build.global_arguments or name in arguments or BARE.search(base))
+        ]
         if lost:
             why = (
                 "an ARG before FROM is not visible in a stage unless ARG is repeated there"
@@ -548,9 +618,12 @@ def undefined_variable(build: DockerBuild, chain: Sequence[Layer]) -> Iterator[L
             is_idle = layer.name == "ENV" and not any(
                 AUTOMATIC.match(one) or re.search(rf"\$\{{?{one}\b", below) for one, _ in layer.pairs
             )
+            is_idle |= layer.name == "ENV" and lost[0] not in build.global_arguments
+            shown = [one.name for one in layer.commands if lost[0] in one.shell.text]
+            is_shown = layer.name == "RUN" and {*shown} <= {"echo", "printf"} and ">" not in text
             is_loose = layer.name == "RUN" and not re.search(rf"[=@/:-]\S*{name}|{name}\S*[/:]|(^|\s)\"?{name}", text)
             yield layer.report(
-                Severity.LOW if is_loose else Severity.MEDIUM if is_idle else Severity.HIGH,
+                Severity.LOW if is_loose or is_shown else Severity.MEDIUM if is_idle else Severity.HIGH,
                 f"${lost[0]} is empty here: {why}",
                 f"ARG {lost[0]} in this stage, or ENV {lost[0]}=... above",
                 confidence=Confidence.LIKELY,
@@ -618,7 +691,7 @@ def unknown_name(build: DockerBuild, layer: Layer) -> Iterator[LintFinding]:
         if layer.name == "USER"
         else (layer.instruction.flag("chown") or "").partition(":")[0]
     )
-    above = " ".join(one.instruction.script for one in chain if one.name == "RUN")
+    above = " ".join(f"{one.instruction.script} {one.arguments}" for one in chain if one.name == "RUN")
     base = build.dockerfile.lineage(layer.stage)[0].base
     if (
         OFFICIAL.search(base)
@@ -652,6 +725,16 @@ def unknown_name(build: DockerBuild, layer: Layer) -> Iterator[LintFinding]:
         )
 
 
+def _keeps_modes(build: DockerBuild) -> bool:
+    """Whether the files of the context have the modes of the repository: an unpacked archive has no executable."""
+    context = build.context
+    scripts = [path for path in (context.files or () if context else ()) if path.endswith((".sh", ".py"))]
+    return context is not None and (
+        os.path.isdir(os.path.join(context.folder, ".git"))
+        or any(os.access(os.path.join(context.folder, path), os.X_OK) for path in scripts[:MOST_SCRIPTS])
+    )
+
+
 LONG = re.compile(
     r"(?i)train|torchrun|accelerate|deepspeed|distributed|python|uvicorn|gunicorn|vllm"
     r"|serve|worker|jupyter|ray\b|^\$@"
@@ -662,11 +745,10 @@ FETCHED = re.compile(
     r"|apt(-get)? .*(install|update)|(huggingface-cli|hf) download|wget |git (clone|pull)|curl .*(-o|-O|--output|-LO)\b"
     r"|(aws s3|gsutil|gcloud storage) (-\w+ )*(cp|sync|rsync) (-\S+ )*(s3|gs)://\w|gdown|python[\d.]* -m (spacy|nltk)"
 )
-SERVER = re.compile(
-    r"(python[\d.]* )?(-m )?(uvicorn|gunicorn|hypercorn|flask|streamlit"
-    r"|jupyter\S*|tensorboard|\S*serve(r|_?\w+)?(\.py)?)\b"
+SAVES = re.compile(
+    r"(?i)train|torchrun|accelerate|deepspeed|finetune|fine_tune|\bfit\b|sft|distributed|worker|simulat|evolve|\$@"
 )
-"""Programs that have nothing to save when they end."""
+"""Programs that have something to save when they end."""
 INIT = re.compile(r"\b(tini|dumb-init|s6-overlay|supervisord|trap|systemd|catatonit)\b")
 
 
@@ -725,7 +807,7 @@ def shell_as_first_process(build: DockerBuild) -> Iterator[LintFinding]:
         and not path
     ):
         yield first.report(
-            Severity.LOW if SERVER.match(main.plain) and not main.shell.before else Severity.MEDIUM,
+            Severity.MEDIUM if SAVES.search(" ".join(main.words[:4])) else Severity.LOW,
             f"{first.name} in shell form: sh is process 1 (PID 1) and does not pass SIGTERM on to "
             f"{main.name}{' (before the pipe)' if main.shell.before else ''}: a save at the end cannot run",
             "use a JSON array (exec form), or exec before the last command, without a pipe",
@@ -733,7 +815,7 @@ def shell_as_first_process(build: DockerBuild) -> Iterator[LintFinding]:
     ran = _find_main(inner) if not INIT.search(text) else None
     if ran is not None:
         yield first.report(
-            Severity.LOW if SERVER.match(ran.plain) and not ran.shell.before else Severity.MEDIUM,
+            Severity.MEDIUM if SAVES.search(" ".join(ran.words[:4])) else Severity.LOW,
             f"{name} starts {ran.plain[:40]} without exec: the shell stays process 1 "
             f"(PID 1) and does not pass SIGTERM on, so nothing is saved",
             f"exec {ran.plain[:40]} in {name} (line {ran.line}), without a pipe",
@@ -757,6 +839,7 @@ def shell_as_first_process(build: DockerBuild) -> Iterator[LintFinding]:
         is not None
     )
     mode = os.stat(os.path.join(build.context.folder, source)).st_mode if build.context and is_run else 0o777
+    is_open |= not mode & 0o111 and not _keeps_modes(build)
     problem = "has no #! line: exec format error" if not text.startswith("#!") and words else ""
     problem = "is not executable in the context: permission denied" if not mode & 0o111 and not is_open else problem
     problem = (

@@ -241,7 +241,7 @@ SERVERS = (
             (
                 r"jupyter(-lab|-notebook| lab| notebook)\b",
                 "--ip|--ServerApp.ip|--NotebookApp.ip",
-                "jupyter_\\w*config|JUPYTER",
+                "jupyter_\\w*config|JUPYTER|jupyterhub|NB_USER",
             ),
             (r"tensorboard\b(?!.*--bind_all)", "--host", "(?!)"),
         )

@@ -135,13 +135,13 @@ MOVING = (
         unless=r"git clone[^\n]*(\n(?!(RUN|COPY|ADD|ENV|ARG|WORKDIR|FROM|CMD|USER|LABEL) "
         r")[^\n]*)*git (-C \S+ )?(checkout|reset|switch|fetch)(?! "
         r"(origin/)?(main|master|develop)\b)",
-        never=r"\bcd \S+[\s&\\;]*git (checkout|reset|switch)(?! (origin/)?(main|master|develop)\b)",
+        never=r"\bgit (checkout|reset|switch)(?! (-\S+ )*(origin/)?(main|master|develop)\b)",
     ),
     Fault("ADD", r"^\S+\.git(#(?![0-9a-f]{7})\S*)?(?=\s)", MEDIUM, "{0} " + MOVES, "ADD https://...git#<sha>"),
     *(
         Fault(
             "FROM",
-            rf"^({sign}\S*(python|torch|cuda|nvidia|tensorflow|jax|vllm|sglang|huggingface|rocm|conda)|(\S+/)?(ubuntu|debian))"
+            rf"^({sign}(python|pytorch/|tensorflow/|vllm/|lmsysorg/|rocm/|huggingface/|nvcr\.io/)|(\S+/)?(ubuntu|debian))"
             r"(?=\S*/|ubuntu|debian|python|alpine|node|fedora|centos|tensorflow|golang"
             r"|busybox)[^\s$@:]+(:\d+/[^\s$@:]+)?(:latest)?(?=\s*\t| +(?i:as) )",
             severity,
@@ -193,7 +193,7 @@ MOVING = (
     ),
     Fault(
         "RUN",
-        r"^curl (?=.*( -\w*[oO]\b| --output| --remote-name))(?!.*( -\w*f\w*\b| "
+        r"^curl(?=.*( -\w*[oO]\b| --output| --remote-name))(?!.*( -\w*f\w*\b| "
         r"--fail)).*\.(pt|pth|bin|safetensors|ckpt|onnx|npz|parquet|csv|json|h5|model)\b.*",
         MEDIUM,
         "{0}: curl without -f saves the server's error page as the file, and the build goes on",
@@ -211,7 +211,7 @@ MOVING = (
     Fault(
         "ADD",
         r"^https?://(?!\S*/archive/)\S+\.(tar|tgz|tar\.\w+|zip|whl)(?=\s)",
-        MEDIUM,
+        LOW,
         "ADD {0}: it is not unpacked or verified, and the archive stays in its layer even if removed later",
         "RUN curl -fsSL URL | tar -x, or ADD --checksum=sha256:... URL",
         unless=r"name='checksum'",
@@ -398,10 +398,10 @@ COSTLY = (
     Fault(
         "ENV",
         r"^LD_LIBRARY_PATH=(?!.*\$\{?LD_LIBRARY_PATH)(?!.*/usr/local/(nvidia|cuda)).*",
-        MEDIUM,
+        LOW,  # ldconfig knows most of these folders, too
         "{0}: LD_LIBRARY_PATH is overwritten, and {base}'s folders of CUDA and the driver are lost",
         "ENV LD_LIBRARY_PATH=...:$LD_LIBRARY_PATH",
-        base=r"cuda|pytorch|nvcr",
+        base=r"^(?!.*rocm).*(cuda|pytorch|nvcr)",
     ),
     Fault(
         "ENV",
@@ -421,7 +421,7 @@ COSTLY = (
     ),
     Fault(
         "RUN-TEXT",
-        r"^(?![\s\S]*pip[\d.]* (\S+ )*?install)[\s\S]*(pip[\d.]* cache purge|rm -\w+ "
+        r"^(?![\s\S]*(pip[\d.]*|\$\{?PIP\w*\}?) (\S+ )*?install)[\s\S]*(pip[\d.]* cache purge|rm -\w+ "
         r"[^\n&;]*\.cache(/pip|/\*)?/?(\s|$))",
         MEDIUM,
         "pip's cache is removed in a later layer: it stays in the image, hidden",
@@ -470,8 +470,9 @@ COSTLY = (
         "FROM",
         r"(?i)^\S*(cuda|pytorch)\S*-devel\S*(?=[^\t]*\t(?![\s\S]*(nvcc|setup\.py|deepspeed"
         r"|flash[-_]?(attn|infer)|apex|no-build-isolation|CUDA_HOME|ninja|make\b|cutlass|triton"
-        r"|vllm|sglang|tensorrt|gcc|g\+\+|build-essential|xformers|CUDA_ARCH|cmake|bitsandbytes|mamba[-_]ssm|causal"
-        r"|pytorch3d|detectron2|mmcv|cupy|numba|UNREAD|COMPILES|uv sync|poetry|-e \.|install \.|git\+|\.sh\b)))",
+        r"|vllm|sglang|tensorrt|gcc|g\+\+|build-essential|xformers|CUDA_ARCH|cmake|bitsandbytes|mamba[-_]ssm"
+        r"|causal|pytorch3d|detectron2|mmcv|cupy|numba|UNREAD|sleep inf|COMPILES"
+        r"|uv sync|poetry|-e \.|install \.|git\+|\.sh\b)))",
         MEDIUM,
         "{0} brings compilers and headers into the final image: several gigabytes "
         "that each node pulls, although nothing here compiles",
@@ -544,7 +545,7 @@ COSTLY = (
     Fault(
         "VOLUME",
         r".+",
-        MEDIUM,
+        LOW,  # a mount at the start takes its place
         "VOLUME {0}: each container gets a new anonymous volume there; files saved there are "
         "lost with it, and the image's files are copied at each start",
         "mount a named volume when the container starts",

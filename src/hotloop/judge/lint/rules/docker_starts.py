@@ -258,7 +258,7 @@ BROKEN = (
         MEDIUM,
         "CMD {0} replaces the CMD above: only the last takes effect, the other never runs",
         "keep one CMD; start several processes from a script",
-        needs=r"(?m)^CMD [\s\S]*^CMD (?![\s\S]*^FROM )",
+        needs=r"(?m)^CMD (?![\s\S]*^FROM )[\s\S]*^CMD ",
     ),
     Fault(
         "ENTRYPOINT-TEXT",
@@ -266,7 +266,7 @@ BROKEN = (
         MEDIUM,
         "ENTRYPOINT {0} replaces the ENTRYPOINT above, which never runs",
         "keep one ENTRYPOINT",
-        needs=r"(?m)^ENTRYPOINT [\s\S]*^ENTRYPOINT (?![\s\S]*^FROM )",
+        needs=r"(?m)^ENTRYPOINT (?![\s\S]*^FROM )[\s\S]*^ENTRYPOINT ",
     ),
     Fault(
         "CMD-TEXT",

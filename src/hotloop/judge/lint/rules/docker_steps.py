@@ -21,6 +21,13 @@ BUILDS_CUDA = (
 )
 COMPILES = r"\A(?![\s\S]*(except\b|is_available|CUDA_HOME|FORCE_CUDA))[\s\S]*CUDAExtension[\s\S]*\t(?P<it>.*)"
 """A setup.py that compiles for CUDA whatever it finds."""
+BRINGS_OTHERS = (
+    r"git|curl|wget|vim|cmake|gcc|g\+\+|build-essential|ffmpeg|python3[\w.-]*|\S+-dev|libgl1\S*|openssh-\w+|nginx|openmpi-bin"
+    r"|openjdk\S*|default-\S+|software-properties-common|supervisor|gnupg\d?"
+)
+"""Packages that apt never installs alone: without -y, it asks about the others."""
+FROZEN = r"^(?!.*(ubuntu:?1[0-8]\b|ubuntu1[468]|trusty|xenial|bionic|debian:([6-9]|10)\b|stretch|buster))"
+"""Bases that are still in support: the archive of others no longer changes."""
 FAILING = (
     Fault(
         "RUN",
@@ -55,9 +62,8 @@ FAILING = (
     ),
     Fault(
         "RUN",
-        r"^apt(-get)?(?!.*\s(-\w*y|--yes|--assume-yes|-qq|--print|--download|-s\b|--dry"
-        r"|\$)) (-\S+ )*install(?!( (-\S+|unzip|zip|pigz|htop|make|less|tree|nano|rsync"
-        r"|numactl|libtcmalloc-minimal4))*$)\s\S.*",
+        r"^apt(-get)?(?!.*\s(-\w*y|--yes|--assume-yes|-qq|--print|--download|--reinstall|-s\b|--dry|\$))"
+        rf" (-\S+ )*install\b.*\s({BRINGS_OTHERS})(?=[\s=]|$).*",
         HIGH,
         "{0} has no -y: it asks, gets no reply, and the build aborts",
         "apt-get install -y",
@@ -82,6 +88,7 @@ FAILING = (
         "cache may have kept for months: packages that have left the mirror fail the build",
         "run apt-get update and install in one RUN",
         needs=r"(?m)^RUN (?![^\n]*apt(-get)? (-\S+ )*install)[^\n]*apt(-get)? (-\S+ )*update",
+        base=FROZEN,
     ),
     Fault(
         "RUN-TEXT",
@@ -138,9 +145,10 @@ FAILING = (
         HIGH,
         "the project was installed above, before its source {0} was copied: the package in the image has no modules",
         "copy the source above pip install ., or install only its dependencies there",
+        never=r"\n(COPY|ADD) [\s\S]*\n(COPY|ADD) [\s\S]*pip[\d.]* install [^\n]*\s\.(\[\S*\])?(\s|$)",
         unless=r"--no-deps|touch|mkdir|(COPY|ADD) (\S+ )*(\./)?(\.|src|[a-z_]+/)/? "
         r"+[^\s(][^\n]*\n[\s\S]*RUN [^\n]*pip[\d.]* install|git clone|--no-install-project",
-        needs=r"(pyproject\.toml|setup\.py)[\s\S]*RUN [^\n]*pip[\d.]* install (-\S+ )*\.(\[\S*\])?\s",
+        needs=r"(pyproject\.toml|setup\.py)[\s\S]*RUN [^\n]*pip[\d.]* install (?!-e )(-\S+ )*\.(\[\S*\])?\s",
         confidence=LIKELY,
     ),
     Fault(
@@ -209,17 +217,18 @@ FAILING = (
     ),
     Fault(
         "PACKAGE",
-        r"(?i)^\S*flash[-_]attn\b(?!\S*\.whl)(?!.*--no-build-isolation)",
+        r"(?i)^\S*flash[-_]attn\b(?!\S*\.whl)(?!.*--no-build-isolation)",  # older pips build it without isolation
         HIGH,
         "the build of {0} does not see torch without --no-build-isolation (ModuleNotFoundError), and fails",
         "install torch first, then pip install --no-build-isolation flash-attn",
         unless=r"no-build-isolation|NO_BUILD_ISOLATION",
+        needs=r"\buv (pip|sync|add) [^\n]*\n\Z|RUN [^\n]*pip[\d.]* install [^\n]*(-U|--upgrade)\b[^\n]*\bpip(\s|$)",
         confidence=LIKELY,
     ),
     Fault(
         "PACKAGE",
         r"(?i)^\S*(detectron2|pytorch3d)\b(?!\S*\.whl)",
-        HIGH,
+        MEDIUM,  # only some of its operators are compiled
         "{0} is compiled without CUDA unless FORCE_CUDA=1 is set, as a build has no GPU",
         'ENV FORCE_CUDA=1 TORCH_CUDA_ARCH_LIST="8.0;9.0"',
         unless="FORCE_CUDA|whl|(?i:rocm)",
@@ -227,8 +236,7 @@ FAILING = (
     ),
     Fault(
         "PACKAGE",
-        r"(?i)^\S*(apex\b(?=.*(cuda_ext|-option|-settings))|minkowskiengine|nvdiffrast"
-        r"|gsplat|diff[-_]gaussian\S*|tiny-?cuda-?nn)\b(?!\S*\.whl)",
+        r"(?i)^\S*(minkowskiengine|diff[-_]gaussian\S*|tiny-?cuda-?nn)\b(?!\S*\.whl)",
         HIGH,
         "{0} asks a GPU for its architecture when it is compiled, and a build has none: set TORCH_CUDA_ARCH_LIST",
         'ENV TORCH_CUDA_ARCH_LIST="8.0;9.0"',

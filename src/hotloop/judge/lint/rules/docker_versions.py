@@ -83,8 +83,8 @@ UNFIT = (
         confidence=LIKELY,
     ),
     Fault(
-        "PACKAGE",
-        r"^(jax(?!\[\S*cuda)|tensorflow[-_]cpu|paddlepaddle(?!-gpu)|jax\[cpu\])(?=[\s=<>~]|$)[^\t]*",
+        "PACKAGES",
+        r"(?m)\A(?![\s\S]*(jax|jaxlib)\S*cuda)[\s\S]*?^(?P<it>(jax|tensorflow[-_]cpu|paddlepaddle|jax\[cpu\])(?=[\s=<>~]|$)[^\t\n]*)",
         HIGH,
         "{0} on {base} is a CPU build: the GPUs are not used",
         "install jax[cuda12], tensorflow or paddlepaddle-gpu",
@@ -129,7 +129,7 @@ UNFIT = (
         Fault(
             "PACKAGES",
             rf"(?ms)\A(?=.*^torch *== *{torch}\b).*^(?P<it>(torchvision *== "
-            rf"*(?!{vision}\b)|torchaudio *== *(?!{torch}\b))\S+)",
+            rf"*(?!{vision}\b)|torchaudio *== *(?!{torch.replace('1.', '0.', 1) if torch[0] == '1' else torch}\b))\S+)",
             HIGH,
             f"{{0}} does not match torch {torch}: pip refuses the pins or replaces torch",
             TOGETHER,
@@ -263,7 +263,7 @@ REMOVED = r"uninstall[^\n]*\storch\b"
 REPLACED = (
     Fault(
         "PACKAGE",
-        r"^torch(\[\S*\])?(\s*[=~!<>]=?\s*[\d.]+\S*|(?=\s*\t.* " r"(-U|--upgrade|--force-reinstall)\b))",
+        r"^torch(\[\S*\])?(\s*(==|<)=?\s*[\d.]+\S*|(?=\s*\t.* (-U|--upgrade|--force-reinstall)\b))",
         HIGH,
         "{0} replaces NVIDIA's own build in {base}: the image contains both, and apex, "
         "TransformerEngine and other packages compiled for it break",
@@ -273,7 +273,7 @@ REPLACED = (
     ),
     Fault(
         "PACKAGE",
-        r"^torch(\[\S*\])?\s*[=~!<>]=?\s*[\d.]+\S*",
+        r"^torch(\[\S*\])?\s*(==|<)=?\s*[\d.]+\S*",
         MEDIUM,
         "{0} comes on top of NVIDIA's own build in {base}, whose layer stays in the image: gigabytes of it are unused",
         ONCE,
@@ -332,14 +332,21 @@ REPLACED = (
         )
         for cuda in ("11.3", "11.6", "11.7", "11.8", "12.1", "12.4", "12.6", "12.8", "12.9", "13.0")
     ),
-    Fault(
-        "PACKAGE",
-        r"^(vllm|sglang|xformers)\b\S*(?!.*--no-deps)",
-        MEDIUM,
-        "{0} needs one exact torch, and pip replaces {base}'s torch with it: the image contains both",
-        "choose a base without torch, or the version that matches this torch",
-        base=r"pytorch/pytorch|nvcr\.io/nvidia/pytorch",
-        confidence=LIKELY,
+    *(
+        Fault(
+            "PACKAGE",
+            rf"^(vllm|sglang|xformers)\b{version}(?!.*--no-deps)",
+            MEDIUM,
+            "{0} needs one exact torch, and pip replaces {base}'s torch with it: the image contains both",
+            "choose a base without torch, or the version that matches this torch",
+            base=base,
+            unless=r"\n[^\n]*install[^\n]*[\s\"']torch *==[^\n]*\n[\s\S]*\n",
+            confidence=LIKELY,
+        )
+        for version, base in (
+            (r"\S*", r"nvcr\.io/nvidia/pytorch"),
+            (r"(?!\s*==)\S*", "pytorch/pytorch"),
+        )  # a pin may match
     ),
 )
 

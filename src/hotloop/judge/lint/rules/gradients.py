@@ -41,16 +41,15 @@ def accumulation_without_no_sync(script: LintedScript, training: LoopStep) -> It
     run` measures the cost.
 
     ## When it is wrong
-    Ignore the finding if N is 1 in practice.
+    Ignore the finding if N is 1 in practice. The severity is `medium` if the file sets N above 1, otherwise `low`.
     """
     if not script.calls_of(".DistributedDataParallel", ".DDP") or not training.steps:
         return
     first = training.backwards[0]
     around = [
-        one.context_expr
-        for block in script.parents(first.call)
-        if isinstance(block, ast.With) and not script.conditions(block, training.container)
-        for one in block.items
+        one
+        for one in _list_contexts(script, first.call)
+        if not script.conditions(script.statement(one), training.container)
     ]
     always = any(script.name(getattr(one, "func", one)).endswith(".no_sync") for one in around)
     yield from script.report(
@@ -59,17 +58,23 @@ def accumulation_without_no_sync(script: LintedScript, training: LoopStep) -> It
         "every backward runs under no_sync: DDP never averages the gradients, and the ranks drift apart",
         "exit no_sync for the last micro-batch of each step",
     )
-    handled = any("sync" in ast.unparse(one) for one in around) or script.has(
+    handled = any("sync" in ast.unparse(item) for item in _list_contexts(script, first.call)) or script.has(
         r"no_sync|require_backward_grad_sync|accelerate|deepspeed|FSDP|FullyShardedDataParallel"
     )
     count = None if handled else _find_accumulation(script, training)
+    numbers = script.numbers(count) if count else []
     yield from script.report(
         count and first,
-        Severity.MEDIUM,
+        Severity.MEDIUM if any(isinstance(one, int) and one > 1 for one in numbers) else Severity.LOW,
         f"DDP all-reduces all gradients in each of {script.source(count) if count else 'N'} "
         "micro-batches: once is enough",
         "use model.no_sync() for all micro-batches except the last",
     )
+
+
+def _list_contexts(script: LintedScript, node: ast.AST) -> list[ast.expr]:
+    """The context managers around a node."""
+    return [one.context_expr for block in script.parents(node) if isinstance(block, ast.With) for one in block.items]
 
 
 @lint_rule(
@@ -180,7 +185,13 @@ def misused_scaler(script: LintedScript, training: LoopStep) -> Iterator[LintFin
     Ignore the finding if branches of the loop use the scaler under conditions that the rule cannot follow.
     """
     scaled = [one for one in training.backwards if _is_scaled_loss(script, one) and ".scale_loss" not in script.text]
-    through = [one for one in training.steps if one.call.args and script.name(one.call.func).endswith("scaler.step")]
+    through = [
+        one
+        for one in training.steps
+        if one.call.args
+        and script.name(one.call.func).endswith("scaler.step")
+        and not any(script.mentions(test, re.compile("(?i)scaler|amp")) for test in one.tests)
+    ]
     bare = [one for one in training.steps if not one.call.args]
     engines = any(one.call.args for one in training.backwards)
     halves = [script.name(one).rpartition(".")[2] for one in _autocast(script)]
@@ -429,6 +440,9 @@ def undivided_accumulation(script: LintedScript, training: LoopStep) -> Iterator
         return
     shown, loss = script.source(count), script.loss(training.backwards[0].call)
     made = script.origins(loss) if isinstance(loss, (ast.Name, ast.Attribute)) else [loss]
+    parts = [one for one in script.slice(loss) if isinstance(one, ast.BinOp) and isinstance(one.op, ast.Div)]
+    if any(constant(one.right) is ... for one in parts):
+        return  # weighted by something else, such as the share of the samples
     is_mean = all(_makes_mean(script, one) for one in made)
     may_be = script.gradient(loss) == "graph" and not script.has(r"reduction\s*=|\.sum\(")
     yield from script.report(
@@ -647,36 +661,6 @@ def _last_operation(script: LintedScript, value: ast.AST) -> str:
     return names.pop() if len(names) == 1 else ""
 
 
-@lint_rule("retained-graph", "each backward pass keeps its graph", reads="python", each="training")
-def retained_graph(script: LintedScript, training: LoopStep) -> Iterator[LintFinding]:
-    """## What it does
-    Looks for `backward(retain_graph=True)` as the only backward call of a step.
-
-    ## Why it costs
-    The graph and its activations stay in memory until the loss is replaced, which takes as much memory as a second
-    step. If a hidden state is carried over, each step goes back through all earlier steps, so steps become slower and
-    slower until memory runs out.
-
-    ## How to recognize it
-    The file has no second backward that would need the graph.
-
-    ## What to do
-    Leave out `retain_graph=True`; if PyTorch then raises an error, detach the tensors that are carried from step to
-    step.
-
-    ## When it is wrong
-    Ignore the finding if a second backward runs in another file.
-    """
-    needed = len(script.calls_of(".backward")) > 1 or script.has(r"autograd\.grad|create_graph")
-    for backward in training.backwards:
-        yield from script.report(
-            not needed and constant(keyword(backward.call, "retain_graph")) is True and backward,
-            Severity.MEDIUM,
-            "retain_graph=True keeps the graph of every step, and no second backward uses it",
-            "leave it out, and detach tensors that are carried from step to step",
-        )
-
-
 @lint_rule("stale-optimizer", "the optimizer does not hold the parameters that are in use", reads="python")
 def stale_optimizer(script: LintedScript) -> Iterator[LintFinding]:
     """## What it does
@@ -717,6 +701,9 @@ def _outdates(script: LintedScript, node: ast.AST, model: ast.AST) -> str:
     is_layer = isinstance(target, ast.Attribute) and re.match(r"torch\.nn\.[A-Z]\w*$", name)
     if isinstance(target, ast.Attribute) and is_layer and model in script.origins(target.value, inside=True):
         return f"{script.name(target)} is a new layer that never learns: it is assigned"
+    reset = getattr(getattr(made, "func", made), "value", None) if name.endswith(".reset_classifier") else None
+    if reset is not None and model in script.origins(reset, inside=True):
+        return f"{name}() makes a new head that never learns: it runs"
     shards = name.endswith(("FSDP", "FullyShardedDataParallel", "fully_shard"))
     if shards and isinstance(node, ast.Call) and node.args and model in script.origins(node.args[0], inside=True):
         return f"{name.rpartition('.')[2]} replaces the parameters"

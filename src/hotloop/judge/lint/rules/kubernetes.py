@@ -91,6 +91,7 @@ GPU_WITHOUT_LIMIT = table_rule(
                 and re.search(r"torchrun|accelerate launch|deepspeed", one.text)
                 and re.search(r"(nproc[-_]per[-_]node|num[-_](processes|gpus))[= ]([2-9]|gpu)", one.text)
                 and not re.search(r"(?i)gloo|cpu", one.text)
+                and not one["securityContext.privileged"].is_true
             ],
             severity=HIGH,
             message=("a launcher starts several processes, but no GPU is requested: the container trains on CPUs"),
@@ -819,6 +820,12 @@ def _patience_s(probe: Field) -> float:
     )
 
 
+TRIES = re.compile(r"[-_/](tests?|(gpu-?)?burn|bench\w*|busybox|vector-?add)\b")
+"""Images that only test a node."""
+LOADS = re.compile(
+    r"(?i)^(?!.*(jupyter|notebook)).*(vllm|text-generation|triton|sglang|ollama|llm|diffusion|model|infer|predict|serv)"
+)
+"""Programs and images that load weights before they answer."""
 PROBED = "containers.*.livenessProbe|readinessProbe|startupProbe.httpGet|tcpSocket.port"
 INCONSISTENT_POD = table_rule(
     "inconsistent-pod",
@@ -852,6 +859,7 @@ INCONSISTENT_POD = table_rule(
                 and "$" not in name.text
                 and name.text not in pod.volumes
                 and pod.kind not in ("TrainJob", "Workflow")
+                and not (pod.kind == "MPIJob" and name.text in ("mpi-job-config", "ssh-auth"))  # the operator's own
                 and (pod.kind == "Pod" or not pod.owner.all("spec.volumes|volumeClaimPolicies"))
             ],
             severity=HIGH,
@@ -897,6 +905,7 @@ INCONSISTENT_POD = table_rule(
                 for one in pod.containers
                 if pod.gpu_count
                 and one["imagePullPolicy"].text == "IfNotPresent"
+                and not TRIES.search(one["image"].text or "")
                 and re.search(r":latest$|^[^:@$]+$", one["image"].text or "$")
             ],
             severity=MEDIUM,
@@ -924,6 +933,7 @@ INCONSISTENT_POD = table_rule(
                 if one.gpu_count
                 and not one["startupProbe"]
                 and not pod.is_training
+                and LOADS.search(f"{one.text} {one['image'].text}")
                 and _patience_s(one["livenessProbe"]) < 120
             ],
             severity=HIGH,

@@ -46,7 +46,8 @@ def half_accelerated(script: LintedScript) -> Iterator[LintFinding]:
         calls = [
             one for one in script.calls_of(".prepare") if script.scope(one) in scopes - {script.tree} | {step.scope}
         ]
-        prepared = [one for call in calls for arg in call.args for one in (*script.origins(arg), script.name(arg))]
+        given = [arg for call in script.calls_of(".prepare") for arg in call.args]
+        prepared = [one for arg in given for one in (*script.origins(arg), script.name(arg))]
         whole = bool(calls) and not any(isinstance(arg, ast.Starred) for call in calls for arg in call.args)
         loss = script.loss(step.backwards[0].call)
         loaders: list[ast.AST] = [
@@ -72,7 +73,7 @@ def half_accelerated(script: LintedScript) -> Iterator[LintFinding]:
                 "accelerator.prepare does not get this loader: every process reads all of the data",
             ),
             (
-                whole and optimizers and not {optimizers[0], *map(script.name, steppers)} & {*prepared},
+                whole and optimizers and not {*optimizers, *map(script.name, steppers)} & {*prepared},
                 (optimizers or [loss])[0],
                 Severity.HIGH,
                 "accelerator.prepare does not get this optimizer: its steps are neither scaled nor skipped",

@@ -56,8 +56,7 @@ FACTS = (
             call
             for name, values in script.assigned.items()
             if re.fullmatch(r"(?i)(self\.|cls\.)?blank(_?id|_?idx|_?index|_?token)?", name)
-            and any(constant(value) not in (0, None, "") for value in values)
-            and all(not isinstance(value, ast.Call) or script.name(value.func) == "len" for value in values)
+            and any(constant(one) not in (..., 0, None, "") or "len(" in script.source(one) for one in values)
             and not keyword(call, "blank")
             and len(call.args) < (1 if script.name(call.func).endswith("Loss") else 5)
         ],

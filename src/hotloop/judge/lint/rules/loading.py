@@ -15,9 +15,10 @@ from hotloop.judge.lint.python_flow import LoopCall, list_words
 NOT_TRAINING = re.compile(r"(?i)val|test|eval|dev|infer|predict|hold|demo")
 OTHERS_DO_IT = ("lightning", "accelerate", "ignite", "horovod", "composer", "RepeatAugSampler", "deepspeed")
 IN_MEMORY = re.compile(r"TensorDataset|Replay|Rollout|MNIST|CIFAR")
+DECODES = re.compile(r"ImageFolder|DatasetFolder|ImageNet|Coco|LIBRISPEECH|SPEECHCOMMANDS|VOCSegmentation|Cityscapes")
+"""Datasets of libraries that read and decode a file for each item."""
 SLOW_ITEMS = re.compile(
-    r"ImageFolder|DatasetFolder|ImageNet|Coco|LIBRISPEECH|SPEECHCOMMANDS|VOCSegmentation|Cityscapes|Image\.open|cv2\.|imread|"
-    r"read_image|rasterio|librosa|torchaudio|soundfile|np\.load|numpy\.load|torch\.load|h5py|pd\.read|pandas\.read|open$|"
+    r"Image\.open|cv2\.|imread|read_image|rasterio|librosa|torchaudio|soundfile|np\.load|numpy\.load|torch\.load|h5py|pd\.read|pandas\.read|open$|"
     r"decord|VideoReader|nibabel|pydicom|load_image|transform|augment|tokenizer$|resize|from_file|lmdb|zipfile|tarfile|load$"
 )
 """Slow work per item: files, decoding, augmentation."""
@@ -78,7 +79,8 @@ def _is_gone_through(script: LintedScript, call: ast.Call, training: LoopStep) -
     """Whether an inner loop takes its batches from the loader that is built here, or a function gets the loader."""
     inner = [
         one
-        for one in ast.walk(training.container)
+        for around in {training.container, script.scope(call)} - {script.tree}
+        for one in ast.walk(around)
         if isinstance(one, (*FORS, ast.comprehension)) and one is not training.container
     ]
     passed = [
@@ -235,8 +237,9 @@ def _slow_item(script: LintedScript, made: ast.Call) -> str:
     """The slow work for each item of a dataset; empty if none is known."""
     owner = script.definition(made.func)
     getter = script.method(owner, "__getitem__") if isinstance(owner, ast.ClassDef) else None
-    names = [script.name(made.func), *(event.name for event in _events(script, getter))]
-    return next((name for name in names if SLOW_ITEMS.search(name)), "")
+    names = [event.name for event in _events(script, getter)]
+    names += [script.name(made.func)] if DECODES.search(script.name(made.func)) else []
+    return next((name for name in names if DECODES.search(name) or SLOW_ITEMS.search(name)), "")
 
 
 @lint_rule(
@@ -382,14 +385,13 @@ def slow_dataset(script: LintedScript) -> Iterator[LintFinding]:
         )
     for owner in owners:
         getter, walker = script.method(owner, "__getitem__"), script.method(owner, "__iter__")
-        index = getter.args.args[1].arg if getter is not None and len(getter.args.args) > 1 else ""
-        reads = [one for one in _events(script, getter) if WHOLE.search(one.name) and _reads_all(script, one, index)]
+        reads = [one for one in _events(script, getter) if WHOLE.search(one.name) and _reads_all(script, one)]
         opens = bool(reads) and reads[0].name.endswith(("File", "memmap"))
         yield from script.report(
             bool(reads) and reads[0],
-            Severity.MEDIUM if opens else Severity.HIGH,
-            f"{reads[0].name if reads else ''} in __getitem__ {'opens' if opens else 'reads'} the "
-            "entire file for each item",
+            Severity.LOW if opens else Severity.HIGH,
+            f"{reads[0].name if reads else ''} in __getitem__ {'opens the' if opens else 'reads the entire'} file "
+            "for each item",
             "read it once in __init__, or open it lazily once per worker",
         )
         text = script.text_of(owner)
@@ -468,11 +470,17 @@ def _is_device(script: LintedScript, event: LoopCall) -> bool:
     return not event.tests and (event.name.endswith("cuda") or bool(TO_DEVICE.search(shown) and not beside))
 
 
-def _reads_all(script: LintedScript, event: LoopCall, index: str) -> bool:
+def _reads_all(script: LintedScript, event: LoopCall) -> bool:
     """Whether every item reads the same file, each time."""
-    words = {getattr(one, "id", "") for part in event.call.args[:1] for one in script.said(part)}
+    parts = [one for part in event.call.args[:1] for one in script.slice(part)]
+    names = [one for one in parts if isinstance(one, ast.Name) and getattr(script.scope(one), "name", "") != "__init__"]
+    varies = any(
+        one.at == -1 or (isinstance(one.value, ast.arg) and one.value.arg != "self")
+        for name in names
+        for one in script.reaching(name)
+    )
     lazy = keyword(event.call, "mmap_mode") or any(isinstance(one, (ast.Compare, ast.UnaryOp)) for one in event.tests)
-    return "self" in words and index not in words and len(words - {""}) < 4 and not lazy
+    return "self" in [one.id for one in names] and not varies and not lazy
 
 
 @lint_rule("leaked-split", "data leaks between training and validation", reads="python")

@@ -289,7 +289,8 @@ def undetached_input(script: LintedScript, training: LoopStep) -> Iterator[LintF
         after = [one for one in order[at + 1 :] if one in training.steps]
         until = next((n for n, one in enumerate(order[at + 1 :]) if one in training.backwards), len(order))
         steps = [one for one in order[at + 1 : at + 1 + until] if one in after]
-        if backward not in training.backwards or len({script.stepped(one.call) for one in steps}) != 1:
+        again = keyword(backward.call, "retain_graph") is not None  # the graph is used by a later backward
+        if again or backward not in training.backwards or len({script.stepped(one.call) for one in steps}) != 1:
             continue
         mine = _trained(script, steps[0].call)
         calls = list(_model_calls(script, script.loss(backward.call)))
@@ -351,34 +352,9 @@ def _trained(script: LintedScript, step: ast.Call) -> set[ast.AST]:
 
 def _model_calls(script: LintedScript, value: ast.AST) -> Iterator[tuple[ast.Call, ast.AST]]:
     """The model calls in a value's graph, each with the origin of its model."""
-    todo: list[ast.AST] = [value]
-    seen: set[ast.AST] = set()
-    while todo and len(seen) < 200:
-        node = todo.pop()
-        if node in seen:
-            continue
-        seen.add(node)
-        if isinstance(node, (ast.Name, ast.Attribute)):
-            todo += [one.value for one in script.reaching(node)] or [getattr(node, "value", node)]
-        elif isinstance(node, ast.arg):
-            todo += script.given(node)
-        elif isinstance(node, ast.Call):
-            last = script.name(node.func).rpartition(".")[2]
-            if (
-                last in ("detach", "item", "float", "argmax")
-                and isinstance(node.func, ast.Attribute)
-                and last != "float"
-            ):
-                continue
-            if script.without_gradients(node):
-                continue
+    for node in script.slice(value):
+        if isinstance(node, ast.Call) and not script.without_gradients(node):
             yield from ((node, one) for one in script.origins(node.func, inside=True) if one in script.models)
-            definition = script.definition(node.func)
-            todo += [*node.args, *(one.value for one in node.keywords)]
-            todo += [node.func.value] if isinstance(node.func, ast.Attribute) else []
-            todo += script.results(definition) if isinstance(definition, FUNCTIONS) else []
-        elif isinstance(node, ast.expr):
-            todo += [one for one in ast.iter_child_nodes(node) if isinstance(one, ast.expr)]
 
 
 @lint_rule(

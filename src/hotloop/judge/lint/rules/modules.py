@@ -116,7 +116,8 @@ def dropout_always_on(script: LintedScript) -> Iterator[LintFinding]:
     worse. A softmax over dimension 0 mixes the samples of a batch.
 
     ## How to recognize it
-    The call is in a method of a class that derives from `nn.Module`.
+    The call is in a method of a class that derives from `nn.Module`. The severity is `low` if the file does not set a
+    rate above 0, or 0 is the default.
 
     ## What to do
     Use `F.dropout(x, p, training=self.training)` or `nn.Dropout`, and `softmax(dim=-1)`.
@@ -127,14 +128,24 @@ def dropout_always_on(script: LintedScript) -> Iterator[LintFinding]:
     for call, name in script.calls if script.has("dropout|softmax|dropout_p") else ():
         if not DROPS.search(name):
             continue
+        given = keyword(call, "dropout_p") or keyword(call, "p") or (call.args[1] if len(call.args) > 1 else None)
+        layers = script.made(given.value) if isinstance(given, ast.Attribute) and given.attr == "p" else []
+        rates = [
+            number
+            for one in (given, *(part for made in layers for part in made.args))
+            if one is not None
+            for number in script.numbers(one)
+        ]
+        is_off = given is not None and (not any(rates) or 0 in rates)
         drops = re.match(r"torch\.nn\.functional\.(dropout\w*|alpha_dropout)$", name) and len(call.args) < 3
         yield from script.report(
             drops
             and keyword(call, "training") is None
+            and not re.search("(?i)prenet", getattr(script.class_of(call), "name", ""))  # Tacotron's always drops
             and script.derives(script.class_of(call), r"Module$")
             and not any("training" in script.source(one) for one in script.conditions(call, script.scope(call)))
             and call,
-            Severity.MEDIUM,
+            Severity.LOW if is_off else Severity.MEDIUM,
             f"{name} without training=self.training stays on in eval mode: validation and inference are random",
             "F.dropout(x, p, training=self.training)",
         )
@@ -147,7 +158,7 @@ def dropout_always_on(script: LintedScript) -> Iterator[LintFinding]:
             and not any(constant(one) == 0 for one in script.origins(rate))
             and not any("training" in script.source(one) for one in script.conditions(call, script.scope(call)))
             and call,
-            Severity.MEDIUM,
+            Severity.LOW if is_off else Severity.MEDIUM,
             f"{name} applies dropout_p in eval mode too: validation and inference drop attention at random",
             "dropout_p=self.dropout if self.training else 0.0",
         )
@@ -222,7 +233,10 @@ def statement_without_effect(script: LintedScript) -> Iterator[LintFinding]:
                 else ""
             )
         if text:
-            yield from script.report(node, Severity.HIGH, text, "assign the result, or add the parentheses")
+            given = ast.unparse(value) if isinstance(value, ast.Call) else ""
+            is_slight = re.search(r"\.grad\.detach\(|\.(float|half|long)\(|\.to\((dtype=)?torch\.", given)
+            severity = Severity.LOW if is_slight else Severity.HIGH
+            yield from script.report(node, severity, text, "assign the result, or add the parentheses")
 
 
 @lint_rule("unused-argument", "a command-line argument changes nothing", reads="python", is_proof=True)

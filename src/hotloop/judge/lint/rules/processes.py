@@ -59,10 +59,12 @@ def save_on_every_rank(script: LintedScript) -> Iterator[LintFinding]:
         place = call.args[1] if len(call.args) > 1 else None
         is_save = key == "torch.save"
         skipped = is_save and (place is None or MAY_SAVE_APART.search(script.text) or not _is_in_training(script, call))
-        if key in ONCE and not skipped and not (place is not None and script.mentions(place, APART)):
+        paths = [place] if key != "download=True" else [*call.args, *(one.value for one in call.keywords)]
+        if key in ONCE and not skipped and not any(script.mentions(one, APART) for one in paths if one is not None):
+            is_once = is_save and call not in {one.call for loop, _ in script.epochs for one in script.events(loop)}
             yield from script.report(
                 _is_reached_unguarded(script, call, 0) and call,
-                Severity.MEDIUM,
+                Severity.LOW if is_once else Severity.MEDIUM,
                 f"{name} {ONCE[key].format(script.source(place) if place else '')}",
                 "do it on one rank: if torch.distributed.get_rank() == 0, then a barrier",
                 is_sure=is_save,
@@ -188,7 +190,8 @@ def _is_distributed(name: str) -> bool:
 @lint_rule("bypassed-ddp", "a model in DDP is wrapped in the wrong order, or bypassed", reads="python")
 def bypassed_ddp(script: LintedScript) -> Iterator[LintFinding]:
     """## What it does
-    Looks for a training forward through `model.module` or the unwrapped model, a model that is wrapped before it is
+    Looks for a training forward or another method that computes the loss through `model.module` or the unwrapped
+    model, a model that is wrapped before it is
     moved to its device, ranks that all use GPU 0, and the gloo backend for models on GPUs.
 
     ## Why it costs
@@ -211,9 +214,15 @@ def bypassed_ddp(script: LintedScript) -> Iterator[LintFinding]:
         return
     bare = {origin for call in wraps if call.args for origin in script.origins(call.args[0])} - set(wraps)
     by_hand = script.has(r"no_sync|average_gradients|all_reduce\([^\n]{0,40}grad")
-    for event in () if by_hand else [event for step in script.training for event in step.events]:
+    armed = {
+        one.container for one in script.training for each in one.events if script.role(each.call.func) == "wrapped"
+    }
+    for step, event in () if by_hand else [(one, event) for one in script.training for event in one.events]:
         made, model = script.origins(event.call.func), getattr(event.call.func, "value", event.call)
         through = event.name.endswith((".module", ".module.forward")) and script.role(model) == "wrapped"
+        if ".module." in event.name and not through and step.container not in armed:
+            lost = {node for one in step.backwards for node in script.slice(script.loss(one.call))}
+            through = event.call in lost and script.role(getattr(model, "value", model)) == "wrapped"
         hidden = bool(made and event.call.args) and all(one in bare and isinstance(one, ast.Call) for one in made)
         yield from script.report(
             (through or hidden) and not script.without_gradients(event.call) and event,
@@ -229,7 +238,7 @@ def bypassed_ddp(script: LintedScript) -> Iterator[LintFinding]:
         moved = (move for move in here if not set(inner).isdisjoint(script.origins(_receiver(move), inside=True)))
         first = next(moved, call)
         yield from script.report(
-            first.lineno > call.lineno and call,
+            first.lineno > (call.end_lineno or 0) and call,
             Severity.HIGH,
             "DDP wraps the model before it is moved to the GPU: device_ids with parameters on the CPU raises",
             "move the model, then wrap it",
@@ -238,7 +247,7 @@ def bypassed_ddp(script: LintedScript) -> Iterator[LintFinding]:
     on_gpu = any(isinstance(keyword(call, "device_ids"), ast.List) for call in wraps)
     for call in script.calls_of("torch.distributed.init_process_group"):
         yield from script.report(
-            bool(plain) and not script.has(CHOOSES) and plain[0],
+            bool(plain) and script.has(STARTS) and not script.has(CHOOSES) and plain[0],
             Severity.HIGH,
             "nothing chooses a GPU by local rank (set_device): every rank uses cuda:0",
             "torch.cuda.set_device(int(os.environ['LOCAL_RANK'])) after init_process_group",
@@ -255,6 +264,10 @@ def bypassed_ddp(script: LintedScript) -> Iterator[LintFinding]:
 
 
 CHOOSES = r"set_device|device_ids\s*=\s*\[|(?i:cuda:\{|CUDA_VISIBLE_DEVICES)|local_rank|device_id="
+
+
+STARTS = r"\bspawn\(|\bProcess\(|LOCAL_RANK|LOCAL_WORLD|torchrun|distributed\.launch"
+"""Signs of several processes that see all GPUs of a machine; a batch system may show each process only its own."""
 
 
 def _receiver(call: ast.Call) -> ast.AST:
@@ -295,7 +308,7 @@ def unreduced_metric(script: LintedScript) -> Iterator[LintFinding]:
         for one in ast.walk(loop)
         if isinstance(one, ast.If) and isinstance(one.body[-1], ast.Break) and script.mentions(one.test, PATIENCE)
     ]
-    chooses = stops or script.has(r"(?i)\bbest|early_?stop|Plateau") or script.calls_of("torch.save")
+    chooses = stops or script.has(r"(?i)\bbest|early_?stop|Plateau")
     for loop in script.of[ast.For] if not reduced else ():
         source = script.loop_source(loop) if script.without_gradients(loop) else None
         given = [keyword(one, "sampler") for one in script.origins(source or loop) if isinstance(one, ast.Call)]

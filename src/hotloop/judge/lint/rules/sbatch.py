@@ -71,7 +71,7 @@ def _replace(line: int, text: str, count: int = 1) -> LintEdit:
 
 
 TEMPLATE = re.compile(r"[${}<>%@\\]")
-PLACEHOLDER = re.compile(r"[<{]|(#|@@?|%%|__)[A-Z]\w*(?<!_)\1|\b(YOUR|CHANGE|REPLACE|TODO|XXX)")
+PLACEHOLDER = re.compile(r"[<{]|(#|@@?|%%|__)[A-Z]\w*(?<!_)\1|\b(YOUR|CHANGE|REPLACE|TODO|XXX)|[=:-][A-Z](\s|$)")
 """What another program, or the person, fills in before the script is submitted."""
 OF_PLUGINS = ("container-", "no-container-")
 """Options of the container plugin that most clusters with GPUs have."""
@@ -87,7 +87,7 @@ _VALUES = {
     "gres": r"(?!gpus\b|\d)(none|(gres[:/])?[\w/.-]+([:=][\w.,:/()+-]+)?)", "nodes": r"\d+k?(-\d+k?)?|[\d,:-]+",
     "ntasks": r"\d+k?", "ntasks-per-node": r"\d+", "cpus-per-task": r"\d+",
     "dependency": r"((after(any|ok|notok|corr|burstbuffer)?:\d[\d_+:]*|singleton|expand:\d+)[,?]?)+",
-    "array": r"[\d,:-]+(%\d+)?", "open-mode": r"append|truncate|a|t", "signal": r"([RB]+:)?\w+(@\d+)?",
+    "array": r"\[?[\d,:-]+\]?(%\d+)?\]?", "open-mode": r"append|truncate|a|t", "signal": r"([RB]+:)?\w+(@\d+)?",
     "mail-type": r"(NONE|BEGIN|END|FAIL|REQUEUE|ALL|INVALID_DEPEND|STAGE_OUT|TIME_LIMIT(_[589]0)?|ARRAY_TASKS|,)+",
 }  # fmt: skip
 """The values that sbatch accepts, by option; it refuses all others."""
@@ -244,7 +244,12 @@ def wrong_unit(batch: Batch) -> Iterator[LintFinding]:
     is_short = _SHORT_JOB.search(f"{batch.value('job-name')} {batch.value('partition')} {batch.value('qos')}")
     count = int(match[1]) if (match := minutes or days) else 0
     looks = says_hours or (not is_short and (count in _HOURS or value[:1] == "0"))
-    sizes = [(n, batch.value(n)) for n in ("mem", "mem-per-cpu", "mem-per-gpu") if _SMALL.fullmatch(batch.value(n))]
+    sizes = [
+        (n, batch.value(n))
+        for n in ("mem", "mem-per-cpu", "mem-per-gpu")
+        if _SMALL.fullmatch(batch.value(n)) and not re.search(r"#.*#.*(?i:\bm(i?b|ega))", lines[batch.line(n) - 1])
+        if batch.trainings or batch.gpus_per_node
+    ]
     problems = [
         (minutes and batch.trainings and looks, "time", f"{count} minutes: training is then killed", "HH:00:00"),
         (days and count in _HOURS - {*range(6, 12), 14, 21, 28}, "time",

@@ -130,12 +130,12 @@ DEEPSPEED_SETTINGS = table_rule(
         FieldCheck(
             at=lambda root: [
                 field
-                for field in root.all("wall_clock_breakdown|flops_profiler|comms_logger")
+                for field in root.all("wall_clock_breakdown|comms_logger")  # flops_profiler profiles one step
                 if field.is_true or field["enabled"].is_true
             ],
             severity=MEDIUM,
             message=(
-                "a DeepSpeed profiler is left on (wall_clock_breakdown, flops_profiler, comms_logger): it waits for "
+                "a DeepSpeed profiler is left on (wall_clock_breakdown, comms_logger): it waits for "
                 "the GPU in each step"
             ),
             advice="false",
@@ -377,7 +377,8 @@ ACCELERATE_SETTINGS = table_rule(
         ),
         FieldCheck(
             at=lambda root, notes, kind: only(
-                root["fsdp_config"], kind not in ("FSDP", "MULTI_GPU") and root["fsdp_config"].items
+                root["fsdp_config"],
+                kind not in ("FSDP", "MULTI_GPU") and root["fsdp_config"].items and root["num_processes"].number != 1,
             ),
             severity=HIGH,
             message="fsdp_config without distributed_type: FSDP does nothing: each GPU holds the entire model",
@@ -451,7 +452,9 @@ ACCELERATE_SETTINGS = table_rule(
         ),
         FieldCheck(
             at=lambda root, notes, kind: [
-                field for field in root.all("fsdp_config.fsdp_sharding_strategy") if field.text in ("NO_SHARD", "3")
+                field
+                for field in root.all("fsdp_config.fsdp_sharding_strategy")
+                if field.text in ("NO_SHARD", "3") and root["num_processes"].number != 1
             ],
             severity=MEDIUM,
             message="{text}: each GPU holds the entire model and its optimizer",

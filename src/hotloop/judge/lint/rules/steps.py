@@ -20,8 +20,8 @@ MATTERS = re.compile(r"(?i)dropout|batch_?norm|torchvision|timm|transformers|res
 @lint_rule("eval-mode-kept", "after the first validation, the model trains in eval mode", reads="python")
 def eval_mode_kept(script: LintedScript) -> Iterator[LintFinding]:
     """## What it does
-    Looks for `model.eval()` in a training loop or in a function that the loop calls, if the next step runs before
-    anything calls `train()`.
+    Looks for `model.eval()` in a training loop or in a function that the loop calls, if the optimizer's next step runs
+    before anything calls `train()`.
 
     ## Why it costs
     `eval()` stays in effect: after the first validation, there is no dropout, and batch normalization keeps its
@@ -56,7 +56,7 @@ def eval_mode_kept(script: LintedScript) -> Iterator[LintFinding]:
                     for one in others
                 )
                 mode = event if is_off and not is_phase else None
-            elif mode is not None and event.call in [one.call for one in step.backwards] and not told:
+            elif mode is not None and event.call in [one.call for one in step.steps or step.find("step")] and not told:
                 model = getattr(mode.call.func, "value", mode.call)
                 told.add(mode.call)
                 yield from script.report(
@@ -95,8 +95,10 @@ def validation_in_train_mode(script: LintedScript) -> Iterator[LintFinding]:
     loops = [] if is_off else [one for one in script.of[ast.For] if script.without_gradients(one)]
     for loop in loops if not is_off else ():
         calls = [one.call for one in script.events(loop) if one.call is one.site and script.is_model(one.call.func)]
+        owner = script.class_of(loop)  # with an imported base, which may set the mode
+        foreign = owner is not None and any(script.definition(one) is None for one in owner.bases)
         yield from script.report(
-            bool(calls) and script.iterates_loader(loop) and script.has_modes(calls[0].func) and loop,
+            bool(calls) and not foreign and script.iterates_loader(loop) and script.has_modes(calls[0].func) and loop,
             Severity.MEDIUM,
             f"{script.source(calls[0].func) if calls else ''} is evaluated in train mode: dropout is "
             "on, and batch norm "
@@ -127,11 +129,9 @@ def gradients_in_validation(script: LintedScript) -> Iterator[LintFinding]:
     ## When it is wrong
     Ignore the finding if a caller in another file turns gradients off, or if the evaluation needs gradients.
     """
-    if not script.has(r"\.eval\(") or script.has(
-        r"set_grad_enabled\(False|requires_grad_?\(?\s*=?\s*False|autograd\.grad"
-    ):
+    if not script.has(r"\.eval\(") or script.has(r"set_grad_enabled\(False|requires_grad_?\(?\s*=?\s*False"):
         return
-    for call in script.calls_of(".eval"):
+    for call in script.calls_of(".eval") if not script.calls_of("torch.autograd.grad") else ():
         scope, model = script.scope(call), script.receiver(call)
         callers = script.callers(scope) if isinstance(scope, FUNCTIONS) else []
         if call.args or model.startswith("?") or any(script.without_gradients(one) for one in callers):
@@ -191,6 +191,8 @@ EACH_STEP: dict[str, tuple[Severity, str]] = {
 """Calls that stall each step in which they run, with the severity and their effect."""
 LONG_STEPS = r"(?i)\bgrpo|\bppo_?(trainer|config|full)|trajector|rollouts?_|\.generate\("
 READS = ("item", "tolist", "cpu", "numpy")
+CLOCKS = re.compile(r"(^|\.)(time|perf_counter\w*|elapsed_time|monotonic\w*)$")
+"""Reads of a clock: the wait next to them is the measurement."""
 
 
 @lint_rule(
@@ -217,16 +219,19 @@ def forced_wait_each_step(script: LintedScript, training: LoopStep) -> Iterator[
     try `expandable_segments:True` first.
     """
     told: set[str] = set()
+    is_long = _is_epoch(script, training) or script.has(LONG_STEPS)
+    waits = any(one.is_certain and (one.last in READS or CLOCKS.search(one.name)) for one in training.events)
     for event in training.events if training.steps else ():
         known = event.name if event.name in EACH_STEP else f".{event.name.rpartition('.')[2]}"
         looped = bool(event.tests) and all(
-            isinstance(one, FORS) and not script.iterates_loader(one) for one in event.tests
+            isinstance(one, FORS) and isinstance(script.loop_source(one), ast.Call) and not script.iterates_loader(one)
+            for one in event.tests
         )
         if known in EACH_STEP and (event.is_certain or looped) and known not in told:
             told.add(known)
             yield from script.report(
                 event,
-                Severity.LOW if _is_epoch(script, training) or script.has(LONG_STEPS) else EACH_STEP[known][0],
+                Severity.LOW if is_long or (waits and event.last == "synchronize") else EACH_STEP[known][0],
                 f"{event.name}() in every step {EACH_STEP[known][1]}",
                 "remove it, or call it every N steps or once per epoch",
             )
@@ -325,9 +330,10 @@ def kept_graph(script: LintedScript, training: LoopStep) -> Iterator[LintFinding
         }
         simple = isinstance(node, ast.AugAssign) and isinstance(value, ast.Name)
         again = [one for one in training.backwards if keyword(one.call, "retain_graph")]
-        bound = script.reaching(value) if isinstance(value, (ast.Name, ast.Attribute)) else []
-        is_loss = any((one.value, one.at) in script.losses for one in bound)
-        is_freed = is_loss and getattr(getattr(node, "func", node), "attr", "") in KEEPS and not again  # by backward()
+        went = {part for one in training.backwards for part in script.slice(script.loss(one.call))}
+        bound = {one for part in ast.walk(value) if isinstance(part, ast.Name) for one in script.origins(part)}
+        appends = getattr(getattr(node, "func", node), "attr", "") in KEEPS
+        is_freed = appends and not again and bool(bound) and bound <= went  # by backward()
         end = (value.end_lineno or 1, _column(script, value.end_lineno, value.end_col_offset)) if simple else (1, 1)
         edit = LintEdit(first_line=end[0], first_column=end[1], last_line=end[0], last_column=end[1], text=".detach()")
         yield from script.report(
@@ -520,7 +526,7 @@ def swallowed_errors(script: LintedScript, training: LoopStep) -> Iterator[LintF
         ]
         kept = {type(part) for part in ast.walk(handler)}
         ends = isinstance(handler.body[-1], (ast.Raise, ast.Break, ast.Return)) and ast.Continue not in kept
-        ends = ends or any(re.search(r"exit|abort|kill", part) for part in parts)
+        ends = ends or any(re.search(r"exit|abort|kill|quit", part) for part in parts)
         clears = training.find("zero_grad")[:1]  # at the start of a step, or in the handler
         is_clear = bool(clears) and script.line(clears[0]) < script.line(training.backwards[0])
         half = "OutOfMemoryError" in kinds and not is_clear and not any(part.endswith("zero_grad") for part in parts)
@@ -528,7 +534,7 @@ def swallowed_errors(script: LintedScript, training: LoopStep) -> Iterator[LintF
         effect = (
             "the other ranks wait in their all-reduce until the timeout"
             if parallel
-            else "failures go unnoticed, and half of a step's gradients remain"
+            else "failures go unnoticed" + ("" if is_clear else ", and half of a step's gradients remain")
         )
         yield from script.report(
             not (ends or ast.Raise in kept) and bool(broad or half) and handler,
@@ -589,7 +595,8 @@ def misused_scheduler(script: LintedScript) -> Iterator[LintFinding]:
             "return a factor: 1.0 for the optimizer's own rate",
         )
         training, event = made[0]
-        batches = {one.call for one in training.events}
+        every = training.events if training.container is training.loop else script.events(training.loop)
+        batches = {one.call for one in (*training.events, *every)}
         sites = {one.call for _, one in made}
         per_batch, apart = event.call in batches, len(sites) == 2 and script.exclude_each_other(*sites)
         place, field = LENGTHS.get(kind, (9, ""))

@@ -498,6 +498,10 @@ LOST_EXIT_CODE = table_rule(
 )
 
 
+_HAS_DASH = re.compile(
+    r"(?i)^(?!.*(alpine|ubi\d|rocky|centos|amazon)).*(ubuntu|debian|python|torch|cuda|nvcr|tensorflow|vllm|rocm)"
+)
+"""Images of Debian or Ubuntu."""
 BASH_IN_SH = table_rule(
     "bash-in-sh",
     "sh runs syntax that only bash knows",
@@ -509,7 +513,7 @@ BASH_IN_SH = table_rule(
     The command is skipped, or the container ends before training begins.
 
     ## How to recognize it
-    The command is `sh -c` or `/bin/sh -c`. The finding is `likely`, because sh is bash in some images.
+    The command is `sh -c` or `/bin/sh -c`, and the image's name shows that it is Debian or Ubuntu.
 
     ## What to do
     Use `bash -c`, or `. FILE` instead of source.
@@ -519,7 +523,7 @@ BASH_IN_SH = table_rule(
     """,
     reads="kubernetes dstack",
     each="tasks",
-    about=lambda file, task: [(task,)] if task.shell == "sh" else [],
+    about=lambda file, task: [(task,)] if task.shell == "sh" and _HAS_DASH.search(task.image) else [],
     checks=(
         FieldCheck(
             at=lambda task: [
@@ -528,7 +532,7 @@ BASH_IN_SH = table_rule(
                 if one.name in ("source", "[[", "pushd", "shopt")
                 or "<(" in one.text
                 or (one.name == "set" and "pipefail" in one.text)
-            ][:1],
+            ][:1],  # alpine, Red Hat and images of unknown systems: their sh may know it
             severity=HIGH,
             message="sh is dash in most images and does not support bash's {text}: the command fails",
             advice="start the script with bash -c",
@@ -771,10 +775,10 @@ def left_over_variable(file: object, task: Task) -> Iterator[LintFinding]:
                 )
 
 
-_SECRET = re.compile(r"(?i)(^|_)(TOKEN|SECRET|PASSWORD|PASSWD|API_?KEY|ACCESS_KEY|PRIVATE_KEY|CREDENTIALS?)(_ID)?$")
+_SECRET = re.compile(r"(?i)(^|_)(TOKEN|SECRET|PASSWORD|PASSWD|API_?KEY|ACCESS_KEY|PRIVATE_KEY|CREDENTIALS?)$")
 _PLACEHOLDER = re.compile(
     r"(?i)^\W|[<>{}$ ]|your|change|example|replace|placeholder|todo|xxx|\*\*|\.\.\.|dummy|none|null|empty|fake|test"
-    r"|_here|(?-i:KEY|TOKEN|SECRET)$|^(token|secret|password|key|true|false)$|my[-_]|/|insert"
+    r"|_here|^(minio|postgres|mysql|admin|root|guest|super|password)|(?-i:KEY|TOKEN|SECRET)$|^(token|secret|password|key|true|false)$|my[-_]|/|insert"
 )
 
 

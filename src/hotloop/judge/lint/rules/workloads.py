@@ -856,7 +856,9 @@ def _unselected(manifests: Manifests, one: Field) -> list[Field]:
     servers = [pod.owner["metadata.name"].text for pod in manifests.pods if _controllers(pod.owner)]
     is_added = any("/" in key and not key.startswith("app.kubernetes.io") for key in wanted)
     is_named = one["metadata.name"].text in servers and not is_added
-    is_missed = bool(wanted) and (keys >= {*wanted} or is_named) and not _selected(manifests, one)
+    is_missed = (
+        bool(wanted) and "k8s-app" not in wanted and (keys >= {*wanted} or is_named) and not _selected(manifests, one)
+    )
     return names or [one["spec.selector"]] * is_missed
 
 
