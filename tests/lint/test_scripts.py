@@ -75,7 +75,8 @@ def judge(folder: Path, **texts: str) -> set[tuple[str, str]]:
     ("old", "new", "rule", "severity"),
     [
         (LAST, f"        self.meter.update(loss)\n{LAST}", "kept-graph", "medium"),
-        (LAST, f"        self.losses.append((x, out))\n{LAST}", "kept-graph", "medium"),
+        (LAST, f"        self.losses.append((x, out))\n{LAST}", "kept-graph", "low"),
+        (LAST, f"        self.losses.append((x, self.model(x)))\n{LAST}", "kept-graph", "medium"),
         (LAST, f"        self.mean = 0.9 * self.mean + 0.1 * loss\n{LAST}", "kept-graph", "medium"),
         (LAST, f"        print(loss.item())\n{LAST}", "print-each-step", "low"),
         (LAST, f"        torch.save(self.model.state_dict(), 'a.pt')\n{LAST}", "forced-wait-each-step", "high"),
