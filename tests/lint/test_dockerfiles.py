@@ -45,6 +45,8 @@ def test_what_the_ignore_file_takes_out_or_lets_in_is_known(tmp_path: Path) -> N
     files = {"requirements.txt": "a==1\n", "src/a.py": "", ".dockerignore": "*.txt\n"}
     assert costly(lint(tmp_path, text, files)) == {"copy-without-source"}
     assert costly(lint(tmp_path, text, {".dockerignore": "*.txt\n!requirements.txt\n"})) == set()
+    (tmp_path / "third_party" / "sim").mkdir(parents=True)  # a submodule that is not checked out
+    assert costly(lint(tmp_path, f"{TORCH}COPY third_party/sim/ sim/\n", {".dockerignore": ".venv\n"})) == set()
     os.truncate(tmp_path / "src" / "a.py", 0)
     (tmp_path / "data").mkdir()
     with (tmp_path / "data" / "x.tar").open("wb") as file:

@@ -238,7 +238,10 @@ CASES |= {
     "ray-cluster-settings": (change(RAY, "  shutdownAfterJobFinishes: true\n", ""), RAY),
     "jobset-ranks": (change(JOBSET, "train-node-0-0.train", "train-node-0.train"), JOBSET),
     "never-done": (change(ASIDE, "restartPolicy: Always, ", ""), ASIDE),
-    "plain-trainer": (change(TRAINJOB, "[torchrun", "[python"), TRAINJOB),
+    "plain-trainer": (
+        change(TRAINJOB, "[torchrun", "[python"),
+        change(TRAINJOB, "{name: train}", "{generateName: train-}"),
+    ),
 }
 PODS = """replicas: 1
       template:

@@ -49,7 +49,7 @@ the second share of them, and in what it calls else."""
 IDLE_RATIO = 0.05
 """CPU time, as a share of the window, below which a process does nothing."""
 STOPPED_S, MOVING_S, STUCK_S, LONGEST_S = 1.0, 3.0, 6.5, 8.0
-"""Seconds to watch: a rank that was stopped; a training that moves; one in which nothing does; a training that may be slow."""
+"""Seconds to watch: a stopped rank; a training that moves; one in which nothing does; a training that may be slow."""
 LONG_SLEEP_S = 60.0
 """A single sleep that ends by itself before this is slow, not a hang."""
 STARTING_S = 60.0

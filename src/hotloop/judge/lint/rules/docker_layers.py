@@ -497,6 +497,7 @@ def copy_without_source(build: DockerBuild, layer: Layer) -> Iterator[LintFindin
             is_there
             and context.ignores
             and inside != "."
+            and not _is_empty_folder(os.path.join(context.folder, inside))  # a submodule that is not checked out
             and not any(is_below(path, inside) for path in (*context.files, ".git"))
         ):
             yield layer.report(
@@ -533,6 +534,10 @@ def _is_brought(build: DockerBuild, name: str) -> bool:
     scripts = [one for one in os.listdir(folder) if one.endswith(".sh") or one == "Makefile"][:MOST_SCRIPTS]
     texts = [read_text(Path(folder, one)) or "" for one in scripts]
     return any(re.search(rf"docker build|buildx|\b(cp|mv|wget|curl|ln)\b.*{re.escape(name)}", text) for text in texts)
+
+
+def _is_empty_folder(path: str) -> bool:
+    return os.path.isdir(path) and not os.listdir(path)
 
 
 def _know_context(folder: str, sources: set[str]) -> bool:
