@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -158,6 +159,18 @@ def draw_lint_looks(rows: Sequence[dict[str, Any]]) -> str:
     return "\n".join([*head, *lines])
 
 
+def draw_lint_readings(rows: Sequence[dict[str, Any]]) -> str:
+    """How findings on unseen public repositories were judged, by reading and severity."""
+    counts = Counter((row["reading"], row["severity"], row["judgment"]) for row in rows)
+    lines = [
+        f"| {reading}, {severity} | "
+        + " | ".join(str(counts[reading, severity, judgment]) for judgment in ("true", "overstated", "false"))
+        + " |"
+        for reading, severity in dict.fromkeys((row["reading"], row["severity"]) for row in rows)
+    ]
+    return "\n".join(["| reading, severity | true | overstated | false |", "|---|---|---|---|", *lines])
+
+
 def _read_lines(path: Path) -> list[Any]:
     """The rows of a table, without its head."""
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()[1:]]
@@ -183,6 +196,7 @@ PASSAGES: dict[tuple[str, str], Callable[[Any], str]] = {
     ("README.md", "."): draw_first_looks,
     ("docs/cluster.md", "slurm.json"): slurm_proof.draw_passage,
     ("docs/lint.md", "lint/first_looks.json"): lambda table: draw_lint_looks(table["rows"]),
+    ("docs/lint.md", "lint/readings.json"): lambda table: draw_lint_readings(table["rows"]),
     ("docs/lint.md", "lint/judged.json"): lint_repositories.draw_passage,
     ("docs/plan.md", "plan/memory.json"): plan_memory_rows.draw_passage,
     ("docs/plan-module.md", "plan/modules.json"): plan_modules.draw_passage,
