@@ -163,12 +163,14 @@ def _interpreter_frame(frame: FrameType) -> int:
 
 
 _CALLS_NOTHING = re.compile(
-    r"(LOAD_(FAST|CONST|GLOBAL|DEREF|CLOSURE)|STORE_FAST|COPY|SWAP|RESUME|PRECALL$|PRECALL_(PYFUNC|BOUND)|KW_NAMES|PUSH_NULL|NOP|CACHE|JUMP_(FORWARD|BACKWARD)"
-    r"|BUILD_(TUPLE|LIST)|LIST_APPEND|RETURN_|FOR_ITER_(LIST|TUPLE|RANGE)"
-    r"|(BINARY_(OP|SUBSCR)|COMPARE_OP|STORE_SUBSCR|UNPACK_SEQUENCE)_.*(INT|FLOAT|STR|UNICODE|LIST|TUPLE|DICT)(_JUMP)?$"
+    r"(LOAD_(FAST|CONST|GLOBAL|DEREF|CLOSURE)|COPY$|SWAP|PRECALL$|PRECALL_(PYFUNC|BOUND)|KW_NAMES|PUSH_NULL|JUMP_FORWARD"
+    r"|LIST_APPEND|FOR_ITER_(LIST|TUPLE|RANGE)"
+    r"|(BINARY_(OP|SUBSCR)|COMPARE_OP|UNPACK_SEQUENCE)_.*(INT|FLOAT|STR|UNICODE|LIST|TUPLE|DICT)(_JUMP)?$"
     r"|LOAD_ATTR_(INSTANCE_VALUE|SLOT|WITH_HINT)|(PRE)?CALL_(PY_EXACT_ARGS|LEN|LIST_APPEND|NO_KW_L))"
 )
-"""Instructions that stay in the interpreter, and those that are specialized for its own numbers and containers."""
+"""Instructions that stay in the interpreter, and those that are specialized for its own numbers and containers. Not
+those at which a thread waits for the interpreter's lock (RESUME, JUMP_BACKWARD), frees a tensor (STORE_FAST,
+RETURN_VALUE) or collects garbage (BUILD_LIST)."""
 
 
 def _list_instructions() -> list[int]:

@@ -30,7 +30,7 @@ MAX_WAYS = 8
 """Stacks kept of each line: a line of a model is reached from every place that calls the model."""
 
 
-INTERPRETED_RATIO, FEWEST_OWN_SAMPLES = 0.2, 10
+INTERPRETED_RATIO, FEWEST_OWN_SAMPLES = 0.1, 20
 """Share of a function's own samples on instructions that call nothing, from which the function runs Python alone."""
 
 Stack = tuple[Where, ...]

@@ -55,7 +55,7 @@ def host_code(analysis: Analysis, findings: Sequence[Finding]) -> Sequence[Findi
     ## When it is wrong
     hotloop does not know whether your training needs the code. The low forecast is therefore 0, and the severity is
     info, or low if the code takes at least a fifth of the step. A line inside the forward or the loss
-    counts only if its source shows that it runs only Python, or if at least a fifth of its function's samples met the
+    counts only if its source shows that it runs only Python, or if at least a tenth of its function's samples met the
     interpreter on an instruction that calls nothing; any other line counts as part of the model.
     """
     lead = analysis.lead
